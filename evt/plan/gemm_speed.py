@@ -189,10 +189,11 @@ _IN_TURN = 1.5
 class Size(NamedTuple):
     """A product: rows, columns, and bytes of k of a row; bytes of C and D of an element, and the SMs.
 
-    ``groups`` of rows have columns each. Their numbers of rows are assumed to vary. ``column_bytes`` are the bytes
-    of a column's k, relative to a row's. ``written`` are the bytes of D of an element. ``batches`` have a product each.
-    ``stage`` is the time of a stage relative to the measured one. A stage takes ``least`` microseconds at least, and
-    ``added`` ones more. ``warps`` are the bits of B where warps multiply by themselves, else 0.
+    ``groups`` of rows have columns each. The estimate is the mean of groups with equal rows, and of groups whose rows
+    vary: only the device knows them. ``column_bytes`` are the bytes of a column's k, relative to a row's. ``written``
+    are the bytes of D of an element. ``batches`` have a product each. ``stage`` is the time of a stage relative to the
+    measured one. A stage takes ``least`` microseconds at least, and ``added`` ones more. ``warps`` are the bits of B
+    where warps multiply by themselves, else 0.
     """
 
     rows: int
@@ -244,7 +245,7 @@ def traffic(size: Size) -> float:
 
 def waves(tile: Tile, size: Size) -> float:
     """Return the tiles of a product over the tiles that run at a time."""
-    return _tiles(tile, size) / _at_a_time(tile, size)
+    return sum(_tiles(tile, size)) / 2 / _at_a_time(tile, size)
 
 
 def _at_a_time(tile: Tile, size: Size) -> int:
@@ -253,14 +254,17 @@ def _at_a_time(tile: Tile, size: Size) -> int:
     return in_clusters(size.multiprocessors, math.prod(tile.cluster))
 
 
-def _tiles(tile: Tile, size: Size) -> int:
-    """Return the number of tiles, including the idle CTAs of clusters."""
+def _tiles(tile: Tile, size: Size) -> tuple[int, int]:
+    """Return the numbers of tiles if groups have equal rows, and if they vary, with the idle CTAs of clusters.
+
+    If they vary, the last tile of a group is half full on average. Without groups both numbers are equal.
+    """
     down, across, splits = tile.cluster
     tall, groups = tile.rows * down, min(size.groups, size.rows)
-    # The last tile of a group is half full on average.
-    tiles = ceil_div(size.rows, tall) if groups == 1 else max(groups, ceil_div(size.rows, tall) + groups // 2)
-    clusters = tiles * ceil_div(size.columns, tile.columns * across) * size.batches
-    return clusters * down * across * splits
+    equal = groups * ceil_div(ceil_div(size.rows, groups), tall)
+    varying = max(groups, ceil_div(size.rows, tall) + groups // 2)
+    of_rows = ceil_div(size.columns, tile.columns * across) * size.batches * down * across * splits
+    return equal * of_rows, varying * of_rows
 
 
 def work(
@@ -278,9 +282,10 @@ def work(
     for a sum beyond a light epilogue. ``clock`` is the clock rate of a card relative to an H100. ``stage`` and
     ``epilogue`` are times relative to the measured ones.
     """
-    tiles, at_a_time, (down, across, splits) = _tiles(tile, size), _at_a_time(tile, size), tile.cluster
+    numbers, at_a_time, (down, across, splits) = _tiles(tile, size), _at_a_time(tile, size), tile.cluster
+    tiles, rounds = max(numbers), sum(ceil_div(number, at_a_time) for number in numbers) / 2
     if size.warps:
-        return _ALONE + ceil_div(tiles, at_a_time) * _work_of_warps(tile, size, tiles, evaluated) / clock
+        return _ALONE + rounds * _work_of_warps(tile, size, tiles, evaluated) / clock
     speed = _SPEEDS.get(tile) or _OF_PAIRS.get(tile) or _unmeasured(tile)
     together = min(tiles, at_a_time)
     lines = tile.rows / across + tile.columns / down * size.column_bytes
@@ -298,7 +303,7 @@ def work(
     else:
         each = multiplied + computed + (_WAITED if splits == 1 else 1.0) * stored
     besides = _BESIDES / clock if size.least or size.added else 0.0
-    return (ceil_div(tiles, at_a_time) - 1) * each + multiplied + stored + computed + besides
+    return (rounds - 1) * each + multiplied + stored + computed + besides
 
 
 def _work_of_warps(tile: Tile, size: Size, tiles: int, evaluated: float) -> float:
