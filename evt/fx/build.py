@@ -260,15 +260,16 @@ class _Building:
             value = add(Apply("mul" if term.scales else "add"), value, operand)
         return add(Cast(dtype_in(dtype)), value) if rounds else self.arithmetic.wrapped(value, dtype)
 
-    def beside(self, first: Node, weight: Node, factor: Node | None) -> int:
-        """Add the product of A and a weight, with its factor of rows."""
+    def beside(self, first: Node, weight: Node, factor: Node | None, bias: Node | None) -> int:
+        """Add the product of A and a weight, with its factor of rows or its bias."""
         add, shape, dtype = self.arithmetic.add, shape_of(weight), dtype_of(first)
         name = f"x{len(self.loads)}"
         found = Input(name, dtype_in(dtype_of(weight)), ("k", "n"))
         self.loads[weight, "beside"] = found, RegionArgument(name, weight, Arrangement(shape, (0, 1), shape))
         value = add(Acc(name))
-        if factor is not None:
-            value = add(Apply("mul"), value, self.operand(factor, self.region.product.index_map))
+        for function, operand in (("mul", factor), ("add", bias)):
+            if operand is not None:
+                value = add(Apply(function), value, self.operand(operand, self.region.product.index_map))
         return add(Cast(dtype_in(dtype)), value) if self.eager else self.arithmetic.wrapped(value, dtype)
 
     def scale(self, factor: Factor) -> None:

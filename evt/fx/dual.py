@@ -74,7 +74,7 @@ def _products_of(node: Node) -> Iterator[Node]:
         seen.add(each)
         if len(seen) > _MOST_OPERATORS:
             return
-        if base_name(each) == "mm" or each.target is normed:
+        if base_name(each) in ("mm", "addmm") or each.target is normed:
             found.append(each)
         elif is_view(each):
             stack += each.all_input_nodes
@@ -83,8 +83,8 @@ def _products_of(node: Node) -> Iterator[Node]:
     yield from found
 
 
-def _shared(first: Node, second: Node) -> tuple[Node, Node | None] | None:
-    """Return the second product's weight and factor of rows, if both products read one operand alike."""
+def _shared(first: Node, second: Node) -> tuple[Node, Node | None, Node | None] | None:
+    """Return the second product's weight, factor of rows and bias, if both products read one operand alike."""
     a, b = find_product(first), find_product(second)
     if not isinstance(a, Product) or not isinstance(b, Product):
         return None
@@ -99,12 +99,14 @@ def _shared(first: Node, second: Node) -> tuple[Node, Node | None] | None:
         return None
     one, other = stands_for(first), stands_for(second)
     if one is None and other is None:
-        return b.b, None
+        if any(term.factor != 1 or not all_same(shape_of(term.value), (columns,)) for term in b.terms):
+            return None
+        return b.b, None, b.terms[0].value if b.terms else None
     if one is None or other is None:
         return None
     (x, _, rstd, mean, _, constant), (same_x, _, factor, *_) = one, other
     alike = _is_one(x, same_x) and _is_one(rstd, factor) and mean is None and constant is None
-    return (b.b, factor) if alike else None
+    return (b.b, factor, None) if alike else None
 
 
 def _is_one(one: Node | None, other: Node | None) -> bool:

@@ -1,7 +1,8 @@
 """Products whose halves of columns are multiplied, as two products: ``divide(graph, devices)``.
 
-Gated units often have one weight: ``gate, up = (x @ W).chunk(2, -1)``. The halves are products of slices of the weight,
-which stays where it is. So one kernel may compute both, and the function of both: see :mod:`evt.fx.dual`.
+Gated units often have one weight: ``gate, up = (x @ W + b).chunk(2, -1)``. The halves are products of slices of the
+weight and of the bias, which stay where they are. So one kernel may compute both, and the function of both: see
+:mod:`evt.fx.dual`.
 """
 
 from __future__ import annotations
@@ -12,30 +13,29 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from evt.fx.aten import base_name, is_tensor, operator_name, shape_of
+from evt.fx.aten import Arguments, base_name, is_tensor, operator_name, shape_of
 from evt.fx.index_map import all_same, same
 from evt.fx.op_semantics import Applied, semantics
 from evt.fx.sizes import shaped
 from evt.fx.views import RESHAPES, is_view
 
 aten = torch.ops.aten
-#: The key in ``node.meta`` of a second half, with the first half and the weight of both.
+#: The key in ``node.meta`` of a second half, with the first half.
 _OTHER = "evt_other_half"
 
 
 def divide(graph: Graph, devices: Collection[str]) -> list[Node]:
     """Divide products that nothing reads but their halves, and a multiplication of these; return the second halves."""
+    _write_units(graph, devices)
     found = []
-    for node in graph.find_nodes(op="call_function", target=aten.mm.default):
+    for node in filter(_is_product, list(graph.nodes)):
         views = _halves(node) if node.meta["val"].device.type in devices else None
         if views is None or not _are_multiplied(*views):
             continue
-        x, weight = node.args
         columns = shape_of(node)[1] // 2
         with graph.inserting_before(node):
-            parts = [_call(node, aten.slice.Tensor, weight, 1, start, start + columns) for start in (0, columns)]
-            first, second = (_call(node, aten.mm.default, x, part) for part in parts)
-        second.meta[_OTHER] = first, weight
+            first, second = (_half(node, start, start + columns) for start in (0, columns))
+        second.meta[_OTHER] = first
         for half, shown in zip((first, second), views, strict=True):
             for view in shown:
                 with graph.inserting_before(view):
@@ -52,16 +52,48 @@ def is_half(node: Node) -> bool:
 
 def join(second: Node) -> Node:
     """Put a divided product back, and return it."""
-    graph, (first, weight), columns = second.graph, second.meta[_OTHER], shape_of(second)[1]
+    graph, first, columns = second.graph, second.meta[_OTHER], shape_of(second)[1]
+    *bias, x, weight = first.args
     with graph.inserting_before(first):
-        whole = _call(first, aten.mm.default, first.all_input_nodes[0], weight)
+        whole = _call(first, first.target, *(each.args[0] for each in bias), x, weight.args[0])
     for half, start in ((first, 0), (second, columns)):
         with graph.inserting_before(half):
             half.replace_all_uses_with(_call(half, aten.slice.Tensor, whole, 1, start, start + columns))
-        part = half.all_input_nodes[1]
+        *bias, _, weight = half.args
         graph.erase_node(half)
-        graph.erase_node(part)
+        for part in (*bias, weight):
+            graph.erase_node(part)
     return whole
+
+
+def _write_units(graph: Graph, devices: Collection[str]) -> None:
+    """Write gated linear units, ``glu(x)``, as the product of a half and the sigmoid of the other half."""
+    for node in graph.find_nodes(op="call_function", target=aten.glu.default):
+        arguments = Arguments(node)
+        x, dim = arguments["self"], arguments["dim"]
+        size = shape_of(node)[dim]
+        if isinstance(size, int) and node.meta["val"].device.type in devices:
+            with graph.inserting_before(node):
+                one, other = (_call(node, aten.slice.Tensor, x, dim, start, start + size) for start in (0, size))
+                made = _call(node, aten.mul.Tensor, one, _call(node, aten.sigmoid.default, other))
+            node.replace_all_uses_with(made)
+            graph.erase_node(node)
+
+
+def _is_product(node: Node) -> bool:
+    """Return whether a node is a product, alone or with a bias for each column."""
+    if node.target is aten.addmm.default:
+        bias = Arguments(node).first
+        return not node.kwargs and bias is not None and all_same(shape_of(bias), shape_of(node)[1:])
+    return node.target is aten.mm.default
+
+
+def _half(node: Node, start: int, end: int) -> Node:
+    """Return the product of some columns."""
+    *bias, x, weight = node.args
+    biases = [_call(node, aten.slice.Tensor, each, 0, start, end) for each in bias]
+    part = _call(node, aten.slice.Tensor, weight, 1, start, end)
+    return _call(node, node.target, *biases, x, part)
 
 
 def _call(like: Node, target: Any, *arguments: Any) -> Node:

@@ -2,7 +2,7 @@
 
 The kernel for pairs has the first and the second column of a pair in the same thread (docs/decisions/0033). So the
 columns of ``acc`` are the first ones of pairs, and the columns of ``matmul(A, up)`` the second ones: B and ``up`` stay
-where they are.
+where they are. A vector along n has a value for each pair.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from evt.ir import Acc, Index, Input, Output, Pick, Random, Reduce, ReduceBlocks, TypedDag, infer
+from evt.ir import Acc, Index, Input, Load, Output, Pick, Random, Reduce, ReduceBlocks, TypedDag, infer
 from evt.ir.dag import Builder, factors, prune
 from evt.ir.node import Interleave, base
 from evt.plan.plan import OwnProduct
@@ -68,8 +68,13 @@ def _refusals(problem: Problem, names: tuple[str, ...]) -> Iterator[Refusal]:
             yield Refusal(f"the epilogue of two products has {_LACKING[type(op)]}", node)
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
     for value in values:
-        if value is not dag.primary and value.name != up.name and "n" in map(base, value.modes):
+        if value is not dag.primary and value.name != up.name and "n" in map(base, value.modes) and not _is_row(value):
             yield Refusal(f"`{value.name}` varies over n beside two products of A", value.span)
+
+
+def _is_row(value: Input | Output) -> bool:
+    """Return whether a value is a vector along n that a kernel reads."""
+    return isinstance(value, Input) and value.modes == ("n",)
 
 
 def _paired(dag: TypedDag, up: str) -> TypedDag:
@@ -80,6 +85,8 @@ def _paired(dag: TypedDag, up: str) -> TypedDag:
             made = builder.add(Pick(int(op.name == up), 1), builder.add(Acc()))
         else:
             made = builder.add(op, *(renamed[each] for each in dag.arguments(node)))
+            if isinstance(op, Load) and _is_row(dag.input[op.name]):
+                made = builder.add(Pick(0, 1), made)
         renamed.append(made)
     halves = {"n": "n/2"}
     outputs = (replace(each, modes=tuple(halves.get(mode, mode) for mode in each.modes)) for each in dag.outputs)

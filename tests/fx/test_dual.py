@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import evt
 import evt.fx.backend  # registers the backend
+from evt.fx.aten import base_name
 from evt.fx.dual import pair_products, part
 from evt.fx.halves import divide, join
 from evt.fx.regions import find_regions
@@ -25,11 +26,11 @@ OPTIONS = {"evt.rule": "always", "evt.devices": ("cpu",)}
 class Gated(nn.Module):
     """A gated unit of transformers: ``down(activation(gate(x)) * up(x))`` after a norm, with a residual."""
 
-    def __init__(self, width: int, hidden: int, activation: Any, norm: bool = True) -> None:
+    def __init__(self, width: int, hidden: int, activation: Any, norm: bool = True, bias: bool = False) -> None:
         super().__init__()
         self.norm = nn.RMSNorm(width, eps=1e-6) if norm else nn.Identity()
-        self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
-        self.down, self.activation = nn.Linear(hidden, width, bias=False), activation
+        self.gate, self.up = (nn.Linear(width, hidden, bias) for _ in range(2))
+        self.down, self.activation = nn.Linear(hidden, width, bias), activation
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.norm(x)
@@ -40,9 +41,9 @@ class Gated(nn.Module):
 class Halved(Gated):
     """A gated unit whose gate and other factor are the halves of one product's columns."""
 
-    def __init__(self, width: int, hidden: int, activation: Any, norm: bool = True) -> None:
-        super().__init__(width, hidden, activation, norm)
-        self.both = nn.Linear(width, 2 * hidden, bias=False)
+    def __init__(self, width: int, hidden: int, activation: Any, norm: bool = True, bias: bool = False) -> None:
+        super().__init__(width, hidden, activation, norm, bias)
+        self.both = nn.Linear(width, 2 * hidden, bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         up, gate = self.both(self.norm(x)).chunk(2, -1)
@@ -59,17 +60,17 @@ def compiled(model: nn.Module, *inputs: torch.Tensor) -> tuple[torch.Tensor, str
 
 
 @pytest.mark.parametrize(
-    ("unit", "activation", "norm"),
+    ("unit", "activation", "norm", "bias"),
     [
-        (Gated, nn.functional.silu, True),
-        (Gated, nn.GELU(approximate="tanh"), False),
-        (Halved, nn.functional.silu, False),
-        (Halved, nn.GELU(approximate="tanh"), False),
+        (Gated, nn.functional.silu, True, False),
+        (Gated, nn.GELU(approximate="tanh"), False, True),
+        (Halved, nn.functional.silu, False, False),
+        (Halved, nn.GELU(), False, True),
     ],
 )
-def test_gated_units(unit: type[Gated], activation: Any, norm: bool) -> None:
+def test_gated_units(unit: type[Gated], activation: Any, norm: bool, bias: bool) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(*(unit(64, 96, activation, norm) for _ in range(2))).bfloat16().eval()
+    model = nn.Sequential(*(unit(64, 96, activation, norm, bias) for _ in range(2))).bfloat16().eval()
     x = torch.randn(2, 5, 64, dtype=torch.bfloat16)
     found, report = compiled(model, x)
     assert report.count("matmul(A, ") == 2
@@ -82,6 +83,12 @@ def test_gated_units(unit: type[Gated], activation: Any, norm: bool) -> None:
 
 def product_pair(first: torch.Tensor, second: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.relu(first @ v.mT) * (second @ w.mT)
+
+
+def biased_pair(
+    a: torch.Tensor, v: torch.Tensor, w: torch.Tensor, one: torch.Tensor, other: torch.Tensor, beta: float = 1
+) -> torch.Tensor:
+    return torch.relu(torch.addmm(one, a, v.mT)) * torch.addmm(other, a, w.mT, beta=beta)
 
 
 def of(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -100,6 +107,12 @@ GRAPHS: dict[str, tuple[Any, ...]] = {
     "along n": (lambda a, v, w: torch.relu(a @ v) * (a @ w), (A, of(32, 24), of(32, 24)), 0),
     "two sums": (lambda a, v, w: a @ v.mT + a @ w.mT, (A, W, of(24, 32)), 0),
     "three": (lambda a, v, w, u: (a @ v.mT) * (a @ w.mT) * (a @ u.mT), (A, W, of(24, 32), of(24, 32)), 1),
+    "biases": (biased_pair, (A, W, of(24, 32), of(24), of(24)), 1),
+    "one bias": (lambda a, v, w, b: torch.relu(torch.addmm(b, a, v.mT)) * (a @ w.mT), (A, W, of(24, 32), of(24)), 1),
+    "the other bias": (lambda a, v, w, b: (a @ v.mT) * torch.addmm(b, a, w.mT), (A, W, of(24, 32), of(24)), 1),
+    "half of a bias": (lambda *given: biased_pair(*given, beta=0.5), (A, W, of(24, 32), of(24), of(24)), 0),
+    "a bias for each row": (biased_pair, (A, W, of(24, 32), of(24), of(16, 1)), 0),
+    "a residual": (biased_pair, (A, W, of(24, 32), of(24), of(16, 24)), 0),
 }
 
 
@@ -141,7 +154,17 @@ HALVES: dict[str, tuple[Any, int, int]] = {
     "sum": (lambda a, v: torch.add(*(a @ v.mT).chunk(2, -1)), 0, 0),
     "heads": (lambda a, v: (lambda x, y: x @ (y.mT * 0.01))(*(a @ v.mT).chunk(2, -1)), 0, 0),
     "odd columns": (lambda a, v: torch.mul(*(a @ v[:24].mT).chunk(2, -1)), 1, 0),
+    "bias": (lambda a, v: torch.mul(*torch.addmm(v[0], a, v.mT).chunk(2, -1)), 1, 1),
+    "strided bias": (lambda a, v: torch.mul(*torch.addmm(v[:, 3], a, v.mT).view(4, 4, 32).chunk(2, -1)), 1, 1),
+    "odd columns and a bias": (lambda a, v: torch.mul(*torch.addmm(v[0, :24], a, v[:24].mT).chunk(2, -1)), 1, 0),
+    "one number": (lambda a, v: torch.mul(*torch.addmm(v[0, :1], a, v.mT).chunk(2, -1)), 0, 0),
+    "residual": (lambda a, v: torch.mul(*torch.addmm(v[:16], a, v.mT).chunk(2, -1)), 0, 0),
+    "half of a bias": (lambda a, v: torch.mul(*torch.addmm(v[0], a, v.mT, beta=0.5).chunk(2, -1)), 0, 0),
 }
+
+
+def products_of(graph: torch.fx.Graph) -> list[str]:
+    return sorted(name for each in graph.nodes if (name := base_name(each)) in ("mm", "addmm"))
 
 
 @pytest.mark.parametrize("name", HALVES)
@@ -154,18 +177,39 @@ def test_halves(name: str) -> None:
             return function(*given)
 
     made = traced(Model(), A, V)
-    want, products = made(A, V), made.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default)
+    want, products = made(A, V), products_of(made.graph)
     for take, undone, count in ((divide, join, divided), (pair_products, part, paired)):
         seconds = take(made.graph, ("cpu",))
         assert len(seconds) == count
         for each in seconds:
             undone(each)
-        assert len(made.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default)) == len(products)
+        assert products_of(made.graph) == products
         made.graph.lint()
         made.recompile()
         assert torch.equal(made(A, V), want)
     found, _ = compiled(Model(), A, V)
     torch.testing.assert_close(found.double(), function(A.double(), V.double()), rtol=0.03, atol=0.3)
+
+
+UNITS: dict[str, tuple[Any, int]] = {
+    "columns": (lambda y: y, 1),
+    "rows": (lambda y: y.mT, 0),
+    "functions": (torch.relu, 0),
+}
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_gated_linear_units(name: str) -> None:
+    """``glu`` is one operator of PyTorch's."""
+    of_products, count = UNITS[name]
+
+    class Model(nn.Module):
+        def forward(self, a: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return nn.functional.glu(of_products(nn.functional.linear(a, v, v[0]).view(2, 8, 32)))
+
+    assert len(pair_products(traced(Model(), A, V).graph, ("cpu",))) == count
+    found, _ = compiled(Model(), A, V)
+    torch.testing.assert_close(found.double(), Model()(A.double(), V.double()), rtol=0.03, atol=0.3)
 
 
 @pytest.mark.parametrize("gated", [torch.mul, torch.add])
@@ -214,14 +258,13 @@ def test_a_gate_with_another_reader() -> None:
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("rows", [1, 2048])
-def test_the_estimate_takes_a_gated_unit(rows: int, count: int) -> None:
+@pytest.mark.parametrize(("rows", "count", "bias"), [(1, 1, False), (1, 2, True), (2048, 1, True), (2048, 2, False)])
+def test_the_estimate_takes_a_gated_unit(rows: int, count: int, bias: bool) -> None:
     """One kernel of 2 x 5,632 columns reads the rows once, and neither product is written."""
     given = torch.zeros(rows, 2048).half(), *(torch.zeros(2 // count * 5632, 2048).half() for _ in range(count))
 
     def gated(a: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
-        products = [a @ each.mT for each in weights]
+        products = [nn.functional.linear(a, each, each[:, 0] if bias else None) for each in weights]
         gate, up = products if len(products) == 2 else products[0].chunk(2, -1)
         return nn.functional.silu(gate) * up
 

@@ -101,6 +101,7 @@ CASES = {
     "pairs-bytes": Case("in q: f32; out D: e4m3[m, n/2]; D = q*silu(even(acc))*odd(acc)", "bf16", every=True),
     "dual": Case("in s: f32[m]; D = silu(s*acc)*matmul(A, up)", "bf16", every=True),
     "dual-bytes": Case("in s: f32[m], q: f32; out D: e4m3; D = gelu(s*acc)*(q*matmul(A, up))", "e4m3"),
+    "dual-vectors": Case("in b: f32[n], s: f32[n?] = 2; D = silu(acc + b)*(s*matmul(A, up))", "bf16", every=True),
     "bytes": Case("in s: f32[m], x: f16[m, n]; out D: i8; D = s*acc + x", "i8", every=True),
     "pairs-apart": Case("out D[m, n/2]; D = silu(even(acc, 32)) - odd(acc, 32)", "bf16", every=True),
     "residual-bf16-gemm": Case(RESIDUAL, "bf16", operation="gemm"),

@@ -7,6 +7,7 @@ import pytest
 import evt
 from evt.measured import problem_key
 from evt.plan import survey
+from evt.plan.epilogue.broadcasts import PairBroadcast
 from evt.plan.plan import OwnProduct
 from evt.plan.speed import duration
 from evt.request import packed_problem
@@ -26,6 +27,14 @@ def test_the_own_kernel_has_pairs_of_columns() -> None:
     assert made.parameters[-1].modes == ("m", "n")
 
 
+def test_vectors_have_a_value_for_each_pair() -> None:
+    made = evt.linear("in b: bf16[n], c: bf16[n]; D = silu(acc + b)*(matmul(A, up) + c)").plan("sm90", "bf16", "bf16")
+    found = [step for step in made.steps if isinstance(step, PairBroadcast)]
+    assert [step.values.name for step in found] == ["in_b", "in_c"]
+    assert [step.is_packed for step in found] == [True, True]
+    assert made.parameters[-1].modes == ("m", "n")
+
+
 def test_the_duration_is_that_of_the_pairs() -> None:
     made, pairs = (evt.linear(text, route="own").plan("sm90", "bf16", "bf16") for text in (TEXT, PAIRS))
     sizes = {"m": 4096, "n": 1024, "k": 512, "l": 1}
@@ -42,7 +51,8 @@ def test_measurements_differ_from_those_of_pairs() -> None:
 
 
 REFUSED = {
-    "in bias: f32[n]; D = silu(acc + bias)*matmul(A, up)": "`bias` varies over n",
+    "D = silu(acc + bias[i[n]])*matmul(A, up)": "`bias` varies over n",
+    "out s: f32[n], D; D = acc*matmul(A, up); s = max[m](acc)": "has a reduction",
     "in C: bf16[m, n]; D = acc*matmul(A, up) + C": "`C` varies over n",
     "D = acc*matmul(A, up)*matmul(A, other)": "a kernel takes one",
     "D = acc*matmul(A, up); r = sum[n](acc)": "has a reduction",

@@ -157,6 +157,17 @@ class RowBroadcast(VectorBroadcast):
         return buffers.columns * bytes_of(self.dtype) + 128 if buffers.stages_rows else 0
 
 
+class PairBroadcast(RowBroadcast):
+    """A value for each pair of neighbouring columns, in both columns."""
+
+    __slots__ = ()
+    header: ClassVar[str] = "pair_vector"
+
+    @property
+    def description(self) -> str:
+        return "row broadcast to pairs of columns"
+
+
 class ColumnBroadcast(VectorBroadcast):
     """A value for each row."""
 

@@ -28,7 +28,7 @@ from evt.ir import (
 from evt.ir.columns import columns_of
 from evt.ir.dtype import B1
 from evt.ir.node import PLACES, is_divided
-from evt.plan.epilogue.broadcasts import ColumnBroadcast, Coordinate, RandomNumbers, RowBroadcast, ScalarBroadcast
+from evt.plan.epilogue.broadcasts import ColumnBroadcast, Coordinate, PairBroadcast, RandomNumbers, RowBroadcast, ScalarBroadcast
 from evt.plan.epilogue.computes import Apply, BlockReduce, FirstColumns, PairInterleave, PairMember, PairSwap, PlaceKeys
 from evt.plan.epilogue.facts import in_order, reductions_of, swapped
 from evt.plan.epilogue.loads import AccFetch, Auxiliary, AuxLoad, Gather, HalfLoad, MaskLoad, SourceFetch
@@ -238,7 +238,8 @@ def _leaf(scope: Scope, value: int, source: str | None) -> Slot:
     elif len(modes) == 2:
         step = AuxLoad if modes == {"m", "n"} else HalfLoad
     else:
-        step = ColumnBroadcast if modes == {scope.rows} else RowBroadcast
+        along_columns = PairBroadcast if scope.in_pairs else RowBroadcast
+        step = ColumnBroadcast if modes == {scope.rows} else along_columns
     return Slot(step, value, name=op.name)
 
 

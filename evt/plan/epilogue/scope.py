@@ -20,7 +20,8 @@ class Scope:
     """The names, members and strides that an epilogue's steps refer to; ``fields`` and ``regions`` grow.
 
     ``dag`` and ``signature`` are the epilogue's. ``transposed``: D' = B' A' is computed. ``batched``: strides have a
-    batch mode. ``atomic``: a reduction may be combined by atomics.
+    batch mode. ``atomic``: a reduction may be combined by atomics. ``in_pairs``: the dag has pairs of columns in the place
+    of two products, and vectors have a value for each pair.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Scope:
         transposed: bool = False,
         batched: bool = True,
         atomic: bool = False,
+        in_pairs: bool = False,
     ) -> None:
         self.dag = dag
         self.signature = signature
@@ -41,6 +43,7 @@ class Scope:
         self.transposed = transposed
         self.batched = batched
         self.atomic = atomic
+        self.in_pairs = in_pairs
         self.regions = 0
 
     def fork(self: _Scope) -> _Scope:

@@ -81,8 +81,16 @@ class Draft(Scope):
         program = problem.program
         names = mangle([value.name for value in program.inputs], [value.name for value in program.outputs])
         fields = Fields(names, [Field(mode, "size", "", mode) for mode in ("m", "n", "k", "l")])
-        atomic = problem.options.atomic
-        super().__init__(dag, signature, names, fields, transposed=transposed, batched=batched, atomic=atomic)
+        super().__init__(
+            dag,
+            signature,
+            names,
+            fields,
+            transposed=transposed,
+            batched=batched,
+            atomic=problem.options.atomic,
+            in_pairs=problem.written is not None,
+        )
 
     @property
     def stores_tile(self) -> bool:
