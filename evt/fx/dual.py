@@ -104,9 +104,8 @@ def _shared(first: Node, second: Node) -> tuple[Node, Node | None, Node | None] 
         return b.b, None, b.terms[0].value if b.terms else None
     if one is None or other is None:
         return None
-    (x, _, rstd, mean, _, constant), (same_x, _, factor, *_) = one, other
-    alike = _is_one(x, same_x) and _is_one(rstd, factor) and mean is None and constant is None
-    return (b.b, factor, None) if alike else None
+    (x, _, rstd, mean, *_), (same_x, _, factor, _, _, constant) = one, other
+    return (b.b, factor, constant) if _is_one(x, same_x) and _is_one(rstd, factor) and mean is None else None
 
 
 def _is_one(one: Node | None, other: Node | None) -> bool:

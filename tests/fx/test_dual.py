@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -79,6 +80,21 @@ def test_gated_units(unit: type[Gated], activation: Any, norm: bool, bias: bool)
         want = model.double()(x.double())
     errors = [(each.double() - want).norm() / want.norm() for each in (found, eager)]
     assert errors[0] <= 1.1 * errors[1]
+
+
+@pytest.mark.parametrize("norm", ["none", "rms", "layer"])
+@pytest.mark.parametrize("biases", [(False, False), (True, False), (False, True), (True, True)])
+def test_biases_beside_norms(norm: str, biases: tuple[bool, bool]) -> None:
+    torch.manual_seed(0)
+    model = Gated(32, 24, torch.tanh, norm != "none")
+    model.gate, model.up = (nn.Linear(32, 24, bias) for bias in biases)
+    if norm == "layer":
+        model.norm = nn.LayerNorm(32)
+    model.bfloat16()
+    x = of(5, 32)
+    with torch.no_grad():
+        found, want = fused(model)(x), copy.deepcopy(model).double()(x.double())
+    torch.testing.assert_close(found.double(), want, rtol=0.02, atol=0.02)
 
 
 def product_pair(first: torch.Tensor, second: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
