@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -86,11 +87,10 @@ def test_gated_units(unit: type[Gated], activation: Any, norm: bool, bias: bool)
 @pytest.mark.parametrize("biases", [(False, False), (True, False), (False, True), (True, True)])
 def test_biases_beside_norms(norm: str, biases: tuple[bool, bool]) -> None:
     torch.manual_seed(0)
-    model = Gated(32, 24, torch.tanh, norm != "none")
-    model.gate, model.up = (nn.Linear(32, 24, bias) for bias in biases)
-    if norm == "layer":
-        model.norm = nn.LayerNorm(32)
-    model.bfloat16()
+    unit = Gated(32, 24, torch.tanh, norm=False)
+    unit.gate, unit.up = (nn.Linear(32, 24, bias) for bias in biases)
+    norms = {"none": nn.Identity, "rms": nn.RMSNorm, "layer": nn.LayerNorm}
+    model = nn.Sequential(norms[norm](32), unit).bfloat16()
     x = of(5, 32)
     with torch.no_grad():
         found, want = fused(model)(x), copy.deepcopy(model).double()(x.double())
@@ -126,7 +126,7 @@ GRAPHS: dict[str, tuple[Any, ...]] = {
     "biases": (biased_pair, (A, W, of(24, 32), of(24), of(24)), 1),
     "one bias": (lambda a, v, w, b: torch.relu(torch.addmm(b, a, v.mT)) * (a @ w.mT), (A, W, of(24, 32), of(24)), 1),
     "the other bias": (lambda a, v, w, b: (a @ v.mT) * torch.addmm(b, a, w.mT), (A, W, of(24, 32), of(24)), 1),
-    "half of a bias": (lambda *given: biased_pair(*given, beta=0.5), (A, W, of(24, 32), of(24), of(24)), 0),
+    "half of a bias": (partial(biased_pair, beta=0.5), (A, W, of(24, 32), of(24), of(24)), 0),
     "a bias for each row": (biased_pair, (A, W, of(24, 32), of(24), of(16, 1)), 0),
     "a residual": (biased_pair, (A, W, of(24, 32), of(24), of(16, 24)), 0),
 }

@@ -91,17 +91,18 @@ class VectorBroadcast(Step):
     strides: Strides
 
     header: ClassVar[str] = "vector"
+    #: Whether the vector has values along the columns.
+    is_row: ClassVar[bool] = True
 
     @classmethod
     def of(cls, slot: Slot, index: int, program: Context) -> Step:
         scope = program.scope
         value = scope.dag.input[slot.name]
-        along_columns = issubclass(cls, RowBroadcast)
-        mode = scope.columns if along_columns else scope.rows
+        mode = scope.columns if cls.is_row else scope.rows
         dtype, name, batched = scope.dtype(value.name), scope.names[value.name], "l" in value.modes
 
         def strides(step: Stride) -> Strides:
-            if along_columns:
+            if cls.is_row:
                 return scope.with_batch(value.name, 0, step, batched)
             return scope.with_batch(value.name, step, 0, batched)
 
@@ -126,7 +127,7 @@ class VectorBroadcast(Step):
         return (
             ("ptr", Pointer(pointer_of(self.values), self.dtype, is_const=True)),
             *((("number", self.values),) if isinstance(self.values, Single) else ()),
-            ("stride", columns if isinstance(self, RowBroadcast) else rows),
+            ("stride", columns if self.is_row else rows),
             ("stride_l", batch),
         )
 
@@ -157,7 +158,7 @@ class RowBroadcast(VectorBroadcast):
         return buffers.columns * bytes_of(self.dtype) + 128 if buffers.stages_rows else 0
 
 
-class PairBroadcast(RowBroadcast):
+class PairBroadcast(VectorBroadcast):
     """A value for each pair of neighbouring columns, in both columns."""
 
     __slots__ = ()
@@ -167,11 +168,15 @@ class PairBroadcast(RowBroadcast):
     def description(self) -> str:
         return "row broadcast to pairs of columns"
 
+    def registers(self, share: Share) -> int:
+        return row_registers(self.dtype, share)
+
 
 class ColumnBroadcast(VectorBroadcast):
     """A value for each row."""
 
     __slots__ = ()
+    is_row: ClassVar[bool] = False
     fetches: ClassVar[bool] = True
 
     @property

@@ -28,7 +28,14 @@ from evt.ir import (
 from evt.ir.columns import columns_of
 from evt.ir.dtype import B1
 from evt.ir.node import PLACES, is_divided
-from evt.plan.epilogue.broadcasts import ColumnBroadcast, Coordinate, PairBroadcast, RandomNumbers, RowBroadcast, ScalarBroadcast
+from evt.plan.epilogue.broadcasts import (
+    ColumnBroadcast,
+    Coordinate,
+    PairBroadcast,
+    RandomNumbers,
+    RowBroadcast,
+    ScalarBroadcast,
+)
 from evt.plan.epilogue.computes import Apply, BlockReduce, FirstColumns, PairInterleave, PairMember, PairSwap, PlaceKeys
 from evt.plan.epilogue.facts import in_order, reductions_of, swapped
 from evt.plan.epilogue.loads import AccFetch, Auxiliary, AuxLoad, Gather, HalfLoad, MaskLoad, SourceFetch

@@ -20,8 +20,8 @@ class Scope:
     """The names, members and strides that an epilogue's steps refer to; ``fields`` and ``regions`` grow.
 
     ``dag`` and ``signature`` are the epilogue's. ``transposed``: D' = B' A' is computed. ``batched``: strides have a
-    batch mode. ``atomic``: a reduction may be combined by atomics. ``in_pairs``: the dag has pairs of columns in the place
-    of two products, and vectors have a value for each pair.
+    batch mode. ``atomic``: a reduction may be combined by atomics. ``in_pairs``: pairs of columns stand for two
+    products, and vectors have a value for each pair.
     """
 
     def __init__(
