@@ -95,6 +95,7 @@ def test_a_process_gets_its_caches_and_its_job(tmp_path: Path, monkeypatch: pyte
     assert asked["env"].items() >= {name: os.environ[name] for name in ("PATH", "HOME")}.items()
 
 
+@pytest.mark.slow
 def test_a_failed_process_says_why(tmp_path: Path) -> None:
     """The process is a real one."""
     job = {"name": "unet", "dtype": "float17", "batch": 1, "training": False, "version": "compile", "device": "cpu"}

@@ -330,6 +330,7 @@ def test_a_waiter_says_so(room: Room) -> None:
     assert outcome(other) == [library.read_text()]
 
 
+@pytest.mark.slow
 def test_clearing_and_building_at_one_time(room: Room) -> None:
     """Each library is used whole or built again; nobody meets a file that is gone."""
     stop = Event()

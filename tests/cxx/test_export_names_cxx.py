@@ -66,7 +66,7 @@ def _is_taken(kind: names.Kind, package: str, program: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("count", [5, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2, pytest.param(100, marks=pytest.mark.slow)])
 def test_every_name_that_is_taken_builds_and_is_an_operator(tmp_path: Path, count: int) -> None:
     """Programs of all these names are one extension, built with stubs and imported by a process without evt."""
     tried = [*BORDERLINE, *_random_names(200, 37)]

@@ -115,6 +115,7 @@ def test_compilers_at_once(sources: Path, processors: int, free: float, limit: s
     assert scope["side_by_side"]() == jobs  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_an_editable_installation_is_imported_and_refuses_tensors_of_the_cpu(sources: Path, tmp_path: Path) -> None:
     pip = (
         "-m",
@@ -175,7 +176,8 @@ print([each for each in implicit if "{name}" in each], len(lowered.operations) >
 """
 
 
-@pytest.mark.parametrize("before", ["", pytest.param("import torch._inductor.lowering", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("before", ["", "import torch._inductor.lowering"])
+@pytest.mark.slow
 def test_inductor_makes_no_implicit_fallback(sources: Path, before: str) -> None:
     put(sources.parent / "stubbed.so", sources / NAME)
     assert run(sources, "-c", _COUNT.format(name=NAME, before=before)) == "[] True\n"

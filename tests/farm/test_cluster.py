@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 LLAMA = ROOT / "samples" / "bench" / "llama8b.toml"
 
 
+@pytest.mark.slow
 def test_a_killed_worker_loses_nothing(timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setenv(KILL, str(tmp_path / "kill"))

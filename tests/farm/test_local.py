@@ -99,6 +99,7 @@ def test_a_kernel_of_the_search_space_is_called_by_its_name() -> None:
 
 
 @pytest.mark.usefixtures("_unbuilt")
+@pytest.mark.slow
 def test_the_search_finds_nearly_the_best_kernel() -> None:
     """Three problems against an exhaustive search: times are estimates, give or take a tenth."""
     chosen = [tasks(27)[number] for number in (1, 10, 22)]
@@ -225,6 +226,7 @@ def test_two_runs_at_once_measure_nothing_twice(timed: Path) -> None:
     assert len(Store()) == 3
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_a_run_and_loses_nothing(timed: Path) -> None:
     list(run_tasks(tasks(1), StandInMachine(), RESUMED))
     before = Store().all()

@@ -406,6 +406,7 @@ def test_what_makes_another_key() -> None:
     assert len(set(keys)) == len(keys)
 
 
+@pytest.mark.slow
 def test_a_key_is_the_same_in_every_process() -> None:
     code = (
         "import evt\n"

@@ -324,6 +324,7 @@ def test_products(text: str, dtype: str, config: str, fake: Path, tmp_path: Path
     compare(plan, calls, fake, tmp_path)
 
 
+@pytest.mark.slow
 def test_copies_of_operands(fake: Path, tmp_path: Path) -> None:
     """The rows of A and of B are odd, and the parts of reductions follow the copies in the workspace."""
     config = "own_cooperative_64x128x64_1x1x4"
@@ -338,7 +339,7 @@ def test_copies_of_operands(fake: Path, tmp_path: Path) -> None:
     ("route", "dtype", "config"),
     [
         pytest.param("gemv-own-3x", "bf16", "gemv_8x32x64", marks=pytest.mark.slow),
-        ("gemv-own-3x", "i8", "gemv_32x32x128"),
+        pytest.param("gemv-own-3x", "i8", "gemv_32x32x128", marks=pytest.mark.slow),
         ("gemv-rows-3x", "f16", "gemv_rows_128x64x64"),
     ],
 )
