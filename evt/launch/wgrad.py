@@ -44,7 +44,8 @@ _COMBINED = (
 )
 _DIVISORS = (
     *("by_cluster_size", "by_outputs", "by_filter_tiles", "by_image_pixels", "by_output_width"),
-    *("by_blocks_of_tap", "by_taps_wide", "combined.by_strips", "combined.by_strips_of_tap"),
+    *("by_blocks_of_tap", "by_taps_wide", "by_tiles", "by_share"),
+    *("combined.by_strips", "combined.by_strips_of_tap"),
 )
 _NUMBERS = (
     *("filters", "channels", "taps_high", "taps_wide"),
@@ -111,7 +112,7 @@ def shape(plan: Plan, sizes: Mapping[str, int]) -> Shape | None:
     values: dict[str, int | Sequence[int]] = {
         **{f"geometry.{each.name}": getattr(geometry, each.name) for each in fields(WgradGeometry)},
         **numbers,
-        **_divisors(problem, numbers, cluster.ctas, strips),
+        **_divisors(problem, numbers, cluster.ctas, geometry.tiles, strips),
         **{f"combined.{name}": 0 for name in ("c", "c_stride", "d", "d_stride")},
         **dict(zip((f"combined.{name}" for name in _COMBINED), combined, strict=True)),
         "encoded": 1,
@@ -156,12 +157,12 @@ def _numbers(problem: Problem, part: WgradTile, cluster: WgradCluster, tiles: in
     return dict(zip(_NUMBERS, numbers, strict=True))
 
 
-def _divisors(problem: Problem, numbers: Mapping[str, int], ctas: int, strips: int) -> dict[str, int]:
+def _divisors(problem: Problem, numbers: Mapping[str, int], ctas: int, tiles: int, strips: int) -> dict[str, int]:
     """Return the numbers of divisor.hpp that stand for divisors."""
     height, width = problem.height, problem.width
     values = (
         *(ctas, numbers["outputs"], numbers["filter_tiles"], height.output * width.output, width.output),
-        *(numbers["blocks_of_tap"], width.taps, strips, strips // problem.tap_count),
+        *(numbers["blocks_of_tap"], width.taps, tiles, numbers["share"], strips, strips // problem.tap_count),
     )
     return {
         f"{name}.{part}": value

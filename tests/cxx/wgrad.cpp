@@ -147,6 +147,7 @@ void check(Size const& size, wgrad::WgradCluster const& others = {0, 0, 0}) {
     params.streamed = params.combined.streamed = others.streamed;
     params.combined.splits = others.clusters, params.combined.sharing = wgrad::sharing_of(others.clusters);
     params.share = params.combined.share = wgrad::share_of(params.outputs, params.geometry.tiles, others);
+    params.by_share = evt::kit::FastDivisor::of(params.share);
     params.completed = Tile::kClass.sum_tiles() / others.ranks;
     params.by_cluster_size = evt::kit::FastDivisor::of(others.ctas()), params.by_outputs = evt::kit::FastDivisor::of(params.outputs);
     params.by_filter_tiles = evt::kit::FastDivisor::of(params.filter_tiles), params.combined.filter_tiles = params.filter_tiles;

@@ -107,9 +107,9 @@ static_assert(sizeof(golden_arguments) == 40 * 8, "every member takes 8 bytes");
 // evt/kit/wgrad_pixels.hpp
 // evt/kit/wgrad_windows.hpp
 // evt/kit/wgrad_multiplication.hpp
+// evt/pdl.hpp
 // evt/kit/wgrad_sums.hpp
 // evt/kit/wgrad_completion.hpp
-// evt/pdl.hpp
 // evt/kit/wgrad.hpp
 // evt/epilogue/operation.hpp
 // evt/reduce.hpp
@@ -361,6 +361,10 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, by_blocks_of_tap.shift),
     EVT_MEMBER(Params, by_taps_wide.multiplier),
     EVT_MEMBER(Params, by_taps_wide.shift),
+    EVT_MEMBER(Params, by_tiles.multiplier),
+    EVT_MEMBER(Params, by_tiles.shift),
+    EVT_MEMBER(Params, by_share.multiplier),
+    EVT_MEMBER(Params, by_share.shift),
     EVT_MEMBER(Params, combined.by_strips.multiplier),
     EVT_MEMBER(Params, combined.by_strips.shift),
     EVT_MEMBER(Params, combined.by_strips_of_tap.multiplier),
@@ -447,6 +451,10 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, by_blocks_of_tap.shift),
     EVT_MEMBER(Params, by_taps_wide.multiplier),
     EVT_MEMBER(Params, by_taps_wide.shift),
+    EVT_MEMBER(Params, by_tiles.multiplier),
+    EVT_MEMBER(Params, by_tiles.shift),
+    EVT_MEMBER(Params, by_share.multiplier),
+    EVT_MEMBER(Params, by_share.shift),
     EVT_MEMBER(Params, combined.by_strips.multiplier),
     EVT_MEMBER(Params, combined.by_strips.shift),
     EVT_MEMBER(Params, combined.by_strips_of_tap.multiplier),

@@ -65,7 +65,7 @@ MOST_UNITS = 1 << 30
 TILE_ROWS = 8
 TILE_COLUMNS = 32
 TILE_SUMS = 256
-#: Partial sums that a warp adds on its own, and warps that share a tile, at most.
+#: Partial sums that a warp loads at a time, and warps that share a tile, at most.
 FEW = 8
 SHARING_WARPS = 16
 

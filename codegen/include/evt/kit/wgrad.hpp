@@ -126,6 +126,8 @@ struct Wgrad {
     params.by_output_width = kit::FastDivisor::of(width.output);
     params.by_blocks_of_tap = kit::FastDivisor::of(params.blocks_of_tap);
     params.by_taps_wide = kit::FastDivisor::of(width.taps);
+    params.by_tiles = kit::FastDivisor::of(geometry.tiles);
+    params.by_share = kit::FastDivisor::of(params.share);
     params.sums = arguments.sums;
     params.combined.sums = arguments.sums;
     params.combined.splits = cluster.clusters;
@@ -161,7 +163,6 @@ struct Wgrad {
   /// Add the partial sums, and compute the epilogue.
   CUTLASS_DEVICE void operator()(Params const& params, char*) const {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    pdl::wait_for_kernel_before();
     Sums::complete(params.combined);
 #endif
   }
@@ -186,48 +187,56 @@ struct Wgrad {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
       Storage const storage(params.geometry, shared_memory);
       Work const work(params);
-      initialize(params, storage);
-      __syncthreads();
-      if (params.cluster_size() > 1) kit::cluster_arrive_relaxed();
-      if (params.neighbours > 1) kit::cluster_wait();  // other CTAs load into this one's stages
-      pdl::wait_for_kernel_before();
-      int const group = kit::canonical_warp_idx_sync() / kWarps;
-      if (group == 0) {
+      int const warp = kit::canonical_warp_idx_sync();
+      if (warp < kWarps) {
+        if (threadIdx.x == 0) {
+          kit::prefetch_tma_descriptor(params.gradient);
+          kit::prefetch_tma_descriptor(params.input);
+        }
+        // Find the places of the first loads while the consumers initialize the barriers.
+        Output output = work.first_output(params);
+        typename Stages::Loads loads(params, work, output);
+        begin(params);
         kit::warpgroup_reg_dealloc<kProducerRegisters>();
-        if (kit::canonical_warp_idx_sync() == 0 && kit::elect_one_sync()) {
+        if (warp == 0 && kit::elect_one_sync()) {
           kit::PipelineState state;
-          work.for_each_output(
-              params, [&](Output const& output) { Stages::load(params, storage, work, output, state); });
+          loads.load(params, storage, state);
+          while (work.next_output(params, output)) {
+            typename Stages::Loads(params, work, output).load(params, storage, state);
+          }
           if (params.neighbours > 1) wait_for_releases(params, storage, state);
         }
         __syncwarp();
         if (!writes_partial(params)) {
           if (meets_late(params)) kit::cluster_wait();
           __syncthreads();
-          bool const exchanges = params.ranks > 1 && kit::canonical_warp_idx_sync() == 0;
+          bool const exchanges = params.ranks > 1 && warp == 0;
           if (exchanges) Completion::announce(params, storage, work);
           __syncthreads();
           if (exchanges && kit::elect_one_sync()) Completion::send(params, storage, work);
           __syncwarp();
         }
       } else {
+        initialize(params, storage, warp - kWarps);
+        begin(params);
         kit::warpgroup_reg_alloc<kConsumerRegisters>();
-        Consumer const consumer(group - 1);
+        Output output = work.first_output(params);
+        Consumer const consumer(warp / kWarps - 1);
         kit::PipelineState state{consumer.part, 0};
-        work.for_each_output(params, [&](Output const& output) {
+        do {
           typename Multiplication::Sums sums;
           Multiplication::for_each(sums, [](float& sum) { sum = 0; });
           Multiplication::multiply(params, storage, work, output, consumer, state, sums);
           if (writes_partial(params)) {
             Completion::write(params, output, consumer, sums);
-            return;
+            continue;
           }
           if (meets_late(params)) kit::cluster_wait();
           __syncthreads();  // all consumers have read the stages
           Completion::keep(storage, consumer, sums);
           __syncthreads();  // all sums are there
-          Completion::complete(params, storage, work, output, kit::canonical_warp_idx_sync() - kWarps);
-        });
+          Completion::complete(params, storage, work, output, warp - kWarps);
+        } while (work.next_output(params, output));
       }
       if (params.ranks > 1) {  // TMA copies sums from this CTA's memory
         kit::cluster_arrive_relaxed();
@@ -245,21 +254,27 @@ struct Wgrad {
     /// Whether CTAs need to have started only when they exchange sums.
     CUTLASS_DEVICE static bool meets_late(Params const& params) { return params.ranks > 1 && params.neighbours == 1; }
 
-    /// Initialize the stages and their barriers.
-    CUTLASS_DEVICE static void initialize(Params const& params, Storage const& storage) {
-      int const stage = threadIdx.x;
-      if (stage < params.geometry.stages) {
-        kit::barrier_init(storage.full(stage), 1);
-        kit::barrier_init(storage.empty(stage), kWarps * Tile::kConsumers / Tile::kParts * params.neighbours);
-        kit::fence_barrier_init();
-      }
-      if (threadIdx.x == 32) {  // another warp, at the same time
-        kit::prefetch_tma_descriptor(params.gradient);
-        kit::prefetch_tma_descriptor(params.input);
-        if (params.ranks > 1) Completion::initialize(params, storage);
+    /// Initialize the stages and their barriers, by the warps of the consumers.
+    CUTLASS_DEVICE static void initialize(Params const& params, Storage const& storage, int warp) {
+      constexpr int kInitializing = Tile::kConsumers * kWarps;
+      if (kit::elect_one_sync()) {
+        CUTLASS_PRAGMA_NO_UNROLL
+        for (int stage = warp; stage < params.geometry.stages; stage += kInitializing) {
+          kit::barrier_init(storage.full(stage), 1);
+          kit::barrier_init(storage.empty(stage), kWarps * Tile::kConsumers / Tile::kParts * params.neighbours);
+        }
+        if (warp == kInitializing - 1 && params.ranks > 1) Completion::initialize(params, storage);
         kit::fence_barrier_init();
       }
       Stages::initialize(params, storage);
+    }
+
+    /// Wait until barriers are initialized, and until the kernel before has ended.
+    CUTLASS_DEVICE static void begin(Params const& params) {
+      __syncthreads();
+      if (params.cluster_size() > 1) kit::cluster_arrive_relaxed();
+      if (params.neighbours > 1) kit::cluster_wait();  // other CTAs load into this one's stages
+      pdl::wait_for_kernel_before();
     }
 
     /// Wait until the consumers of all CTAs have released this CTA's stages: they must not arrive after its end.

@@ -94,12 +94,17 @@ struct WgradCompletion {
     CUTLASS_PRAGMA_NO_UNROLL
     for (int first = warp; first < tiles; first += kTogether * kAll) {
       int numbers[kTogether];
+      Place places[kTogether];
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < kTogether; ++i) numbers[i] = min(first + i * kAll, tiles - 1);
+      for (int i = 0; i < kTogether; ++i) {
+        numbers[i] = min(first + i * kAll, tiles - 1);
+        places[i] = place_of(params, output, first_tile + numbers[i]);
+        places[i].exists &= first + i * kAll < tiles;
+      }
       if (params.ranks > 1) {
         // TMA sends one chunk after another.
         for (int chunk = 0; chunk * of_chunk <= numbers[kTogether - 1]; ++chunk) {
-          kit::barrier_wait_cluster(storage.exchanged(chunk));
+          kit::barrier_wait(storage.exchanged(chunk), 0);
         }
       }
       float2 sums[kTogether][fragment::kRows] = {};
@@ -117,7 +122,7 @@ struct WgradCompletion {
       }
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kTogether; ++i) {
-        if (first + i * kAll < tiles) complete_tile(params, output, first_tile + numbers[i], sums[i]);
+        if (places[i].exists) complete_tile(params, output, places[i], sums[i]);
       }
     }
   }
@@ -146,20 +151,31 @@ struct WgradCompletion {
     }
   }
 
-  /// Complete a warp's tile of the CTA.
-  CUTLASS_DEVICE static void complete_tile(
-      Params const& params, Output const& output, int number, float2 const (&sums)[fragment::kRows]) {
-    typename Sums::Params const& combined = params.combined;
-    int const lane = threadIdx.x % 32, down = number % Storage::kTileRows, across = number / Storage::kTileRows;
+  /// The place of a tile of the CTA in the gradient.
+  struct Place {
+    fragment::Tile tile;
+    int row;  // of the lane
+    bool exists;
+  };
+
+  CUTLASS_DEVICE static Place place_of(Params const& params, Output const& output, uint32_t number) {
+    int const down = number % Storage::kTileRows, across = number / Storage::kTileRows;
     int const first_row = output.filter + down * kTileRows;
     // A strip without channels is completed, too: its parts of reductions are added.
     int const strip = strip_of(params, output, across / kStripsOfBlock, across % kStripsOfBlock);
-    if (strip < 0 || first_row >= params.filters) return;
-    int const tile_row = first_row / kTileRows;
+    return {params.combined.tile(first_row / kTileRows, strip), first_row + static_cast<int>(threadIdx.x) % Lanes::kRows,
+            strip >= 0 && first_row < params.filters};
+  }
+
+  /// Complete a warp's tile of the CTA.
+  CUTLASS_DEVICE static void complete_tile(
+      Params const& params, Output const& output, Place const& place, float2 const (&sums)[fragment::kRows]) {
+    typename Sums::Params const& combined = params.combined;
     if (combined.splits == 1) {
-      Sums::visit(combined, combined.tile(tile_row, strip), first_row + lane % Lanes::kRows, sums);
+      Sums::visit(combined, place.tile, place.row, sums);
     } else {
-      Sums::write(params.sums + combined.place(output.partial, tile_row, strip) + TileOrder::place(lane), sums);
+      int64_t const first = combined.place(output.partial, place.tile.number, place.tile.strip);
+      Sums::write(params.sums + first + TileOrder::place(threadIdx.x % 32), sums);
     }
   }
 

@@ -49,7 +49,7 @@ struct WgradParams {
   int column_step;  // columns of the gradient's descriptor from tile to tile: 0 if tiles are a dimension
   int blocks_of_tap;  // of channels
   kit::FastDivisor by_cluster_size, by_outputs, by_filter_tiles, by_image_pixels, by_output_width;
-  kit::FastDivisor by_blocks_of_tap, by_taps_wide;
+  kit::FastDivisor by_blocks_of_tap, by_taps_wide, by_tiles, by_share;
   float* sums;
   typename Sums::Params combined;
   bool encoded;
@@ -96,6 +96,7 @@ struct WgradOutput {
   int block;                // the first block of channels: of each tap of a window, or among the blocks of all taps
   int tap_row, tap_column;  // of a window
   int first, end;           // tiles of pixels
+  int unit;                 // the first one, if tiles are streamed
   int partial;              // the partial sums that the cluster writes
 
   template <class Params>
@@ -129,9 +130,10 @@ struct WgradWork {
     return uint16_t(((1 << params.neighbours) - 1) << rank * params.neighbours);
   }
 
-  /// The CTA's tile, if tiles are not streamed.
+  /// The CTA's tile, or its part of the first of its streamed tiles.
   template <class Params>
-  CUTLASS_DEVICE WgradOutput<Tile> output(Params const& params) const {
+  CUTLASS_DEVICE WgradOutput<Tile> first_output(Params const& params) const {
+    if (streams(params)) return part(params, cluster * params.share);
     int const partial = params.by_outputs.quotient(cluster);
     WgradOutput<Tile> found(params, cluster - partial * params.outputs, neighbour);
     found.first = (partial * params.ranks + rank) * params.share;
@@ -140,28 +142,38 @@ struct WgradWork {
     return found;
   }
 
-  /// The CTA's part of the tile of the gradient that has a unit, if tiles are streamed.
+  /// Go on to the CTA's part of the next one of its streamed tiles. Return whether there is one.
   template <class Params>
-  CUTLASS_DEVICE WgradOutput<Tile> part(Params const& params, int unit, int end) const {
-    int const tiles = params.geometry.tiles, number = unit / tiles;
-    WgradOutput<Tile> found(params, number, neighbour);
-    found.first = unit - number * tiles;
-    found.end = min(tiles, found.first + end - unit);
-    found.partial = cluster - number * tiles / params.share;
-    return found;
+  CUTLASS_DEVICE bool next_output(Params const& params, WgradOutput<Tile>& output) const {
+    if (!streams(params)) return false;
+    int const unit = output.unit + output.end - output.first;
+    if (unit >= end_of_units(params)) return false;
+    output = part(params, unit);
+    return true;
   }
 
-  /// Call `function(output)` for the CTA's part of each tile of the gradient.
-  template <class Params, class Function>
-  CUTLASS_DEVICE void for_each_output(Params const& params, Function const& function) const {
-    bool const streams = Tile::kClass.streams() && params.streamed > 0;
-    int unit = cluster * params.share;
-    int const end = streams ? min(unit + params.share, params.outputs * params.geometry.tiles) : 0;
-    do {
-      WgradOutput<Tile> const found = streams ? part(params, unit, end) : output(params);
-      function(found);
-      unit += found.end - found.first;
-    } while (streams && unit < end);
+ private:
+  template <class Params>
+  CUTLASS_DEVICE static bool streams(Params const& params) {
+    return Tile::kClass.streams() && params.streamed > 0;
+  }
+
+  /// The end of the CTA's units of the streamed tiles.
+  template <class Params>
+  CUTLASS_DEVICE int end_of_units(Params const& params) const {
+    return min((cluster + 1) * params.share, params.outputs * params.geometry.tiles);
+  }
+
+  /// The CTA's part of the streamed tile that has a unit.
+  template <class Params>
+  CUTLASS_DEVICE WgradOutput<Tile> part(Params const& params, int unit) const {
+    int const tiles = params.geometry.tiles, number = params.by_tiles.quotient(unit);
+    WgradOutput<Tile> found(params, number, neighbour);
+    found.first = unit - number * tiles;
+    found.end = min(tiles, found.first + end_of_units(params) - unit);
+    found.unit = unit;
+    found.partial = cluster - params.by_share.quotient(number * tiles);
+    return found;
   }
 };
 

@@ -42,60 +42,73 @@ struct WgradPixels {
   template <class Params>
   CUTLASS_DEVICE static void initialize(Params const&, WgradStorage<Tile> const&) {}
 
-  /// Load the stages of an output.
-  template <class Params>
-  CUTLASS_DEVICE static void load(Params const& params, WgradStorage<Tile> const& storage, WgradWork<Tile> const& work,
-                                  WgradOutput<Tile> const& output, kit::PipelineState& state) {
-    // The blocks of channels that this CTA loads, for all CTAs of its rank.
-    int const blocks = params.neighbours == 1 ? Tile::kChannelBlocks : Tile::kChannelBlocks / 2;
-    int const first_block = work.neighbour * blocks;
-    uint16_t const receivers = work.receivers(params);
-    Columns const columns(params, output.block + first_block);
-    for (int tile = output.first; tile < output.end; ++tile) {
-      int const pixel = tile * kPixels, image = params.by_image_pixels.quotient(pixel);
-      int const of_image = pixel - image * params.output_height * params.output_width;
-      int const row = params.by_output_width.quotient(of_image), column = of_image - row * params.output_width;
-      kit::barrier_wait(storage.empty(state.index), state.phase ^ 1);
-      uint32_t const full = storage.full(state.index);
-      kit::arrive_and_expect_tx(full, kStage);
-      uint32_t at = storage.stage(state.index);
-      CUTLASS_PRAGMA_UNROLL
-      for (int block = 0; block < Tile::kFilterBlocks; ++block, at += kBlockOfStage) {
-        kit::tma_load_pixels(at, params.gradient, full, {output.filter + block * kBlock, column, row, image}, {0, 0});
-      }
-      int const x = column * params.stride_width - params.pad_width;
-      int const y = row * params.stride_height - params.pad_height;
-      at += first_block * kBlockOfStage;
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < Tile::kChannelBlocks; ++i, at += kBlockOfStage) {
-        if (i >= blocks) break;
-        kit::PixelPlace const place{columns.channels[i], x, y, image};
-        if (params.neighbours > 1) {
-          kit::tma_load_pixels_multicast(at, params.input, full, receivers, place, columns.taps[i]);
-        } else {
-          kit::tma_load_pixels(at, params.input, full, place, columns.taps[i]);
-        }
-      }
-      state.advance_once(1, params.geometry.stages);
-    }
-  }
-
- private:
-  /// The channels and the taps of a CTA's blocks. A block beyond the last one has channels beyond the last one: zeros.
-  struct Columns {
+  /// The loads of an output. The constructor computes the coordinates of the first stage.
+  struct Loads {
+    int tile, end, filter;
+    int blocks, first_block;  // of channels, which this CTA loads for all CTAs of its rank
+    uint16_t receivers;
+    int column, row, image;  // of the first output pixel
     int channels[Tile::kChannelBlocks];
     kit::TapOffset taps[Tile::kChannelBlocks];
 
     template <class Params>
-    CUTLASS_DEVICE Columns(Params const& params, int first) {
+    CUTLASS_DEVICE Loads(Params const& params, WgradWork<Tile> const& work, WgradOutput<Tile> const& output)
+        : tile(output.first),
+          end(output.end),
+          filter(output.filter),
+          blocks(params.neighbours == 1 ? Tile::kChannelBlocks : Tile::kChannelBlocks / 2),
+          first_block(work.neighbour * blocks),
+          receivers(work.receivers(params)) {
+      // A block beyond the last one has channels beyond the last one: zeros.
       int const all = params.taps_high * params.taps_wide * params.blocks_of_tap;
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < Tile::kChannelBlocks; ++i) {
-        int const block = first + i, tap = block < all ? params.by_blocks_of_tap.quotient(block) : 0;
-        int const row = params.by_taps_wide.quotient(tap), column = tap - row * params.taps_wide;
+        int const block = output.block + first_block + i, tap = block < all ? params.by_blocks_of_tap.quotient(block) : 0;
+        int const tap_row = params.by_taps_wide.quotient(tap), tap_column = tap - tap_row * params.taps_wide;
         channels[i] = (block - tap * params.blocks_of_tap) * kBlock;
-        taps[i] = {uint16_t(column * params.dilation_width), uint16_t(row * params.dilation_height)};
+        taps[i] = {uint16_t(tap_column * params.dilation_width), uint16_t(tap_row * params.dilation_height)};
       }
+      find_pixel(params);
+    }
+
+    /// Load the stages.
+    template <class Params>
+    CUTLASS_DEVICE void load(Params const& params, WgradStorage<Tile> const& storage, kit::PipelineState& state) {
+      for (; tile < end; find_pixel(params)) {
+        kit::barrier_wait(storage.empty(state.index), state.phase ^ 1);
+        uint32_t const full = storage.full(state.index);
+        kit::arrive_and_expect_tx(full, kStage);
+        uint32_t at = storage.stage(state.index);
+        CUTLASS_PRAGMA_UNROLL
+        for (int block = 0; block < Tile::kFilterBlocks; ++block, at += kBlockOfStage) {
+          kit::tma_load_pixels(at, params.gradient, full, {filter + block * kBlock, column, row, image}, {0, 0});
+        }
+        int const x = column * params.stride_width - params.pad_width;
+        int const y = row * params.stride_height - params.pad_height;
+        at += first_block * kBlockOfStage;
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < Tile::kChannelBlocks; ++i, at += kBlockOfStage) {
+          if (i >= blocks) break;
+          kit::PixelPlace const place{channels[i], x, y, image};
+          if (params.neighbours > 1) {
+            kit::tma_load_pixels_multicast(at, params.input, full, receivers, place, taps[i]);
+          } else {
+            kit::tma_load_pixels(at, params.input, full, place, taps[i]);
+          }
+        }
+        state.advance_once(1, params.geometry.stages);
+        ++tile;
+      }
+    }
+
+   private:
+    template <class Params>
+    CUTLASS_DEVICE void find_pixel(Params const& params) {
+      int const pixel = tile * kPixels;
+      image = params.by_image_pixels.quotient(pixel);
+      int const of_image = pixel - image * params.output_height * params.output_width;
+      row = params.by_output_width.quotient(of_image);
+      column = of_image - row * params.output_width;
     }
   };
 };

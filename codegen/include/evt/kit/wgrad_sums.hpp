@@ -15,6 +15,7 @@
 #include "evt/kit/divisor.hpp"
 #include "evt/kit/sm90.hpp"
 #include "evt/kit/wgrad_geometry.hpp"
+#include "evt/pdl.hpp"
 
 namespace evt {
 namespace wgrad {
@@ -45,7 +46,6 @@ struct SplitSums {
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
   static constexpr int kWarps = kSharingWarps, kThreads = 32 * kWarps;
   static_assert(kTileRows == fragment::kRows * Lanes::kRows && kTileColumns == Lanes::kStrip, "a thread has a step");
-  static constexpr int kAtATime = 4;
 
   struct Params {
     float const* sums;
@@ -131,8 +131,8 @@ struct SplitSums {
     }
     typename Epilogue::Fetched fetched;
     if constexpr (Epilogue::kPlaces) epilogue.fetch(fetched, places);
-    int64_t to = row * params.d_stride + tile.first;
-    kit::hide_origin(to);  // else the address of each row is computed anew, in a branch
+    Destination* to = params.d + row * params.d_stride + tile.first;
+    int64_t const step = Lanes::kRows * params.d_stride;
     [[maybe_unused]] uint32_t c[fragment::kRows] = {};
     if constexpr (kLoadsSource) {
       CUTLASS_PRAGMA_UNROLL
@@ -158,9 +158,10 @@ struct SplitSums {
         }
         uint32_t word;
         element::store_two(Destination{}, word, of_first, value);
-        if (has && places.rows[i / 2] >= 0) {
-          *reinterpret_cast<uint32_t*>(params.d + to + i / 2 * (Lanes::kRows * params.d_stride)) = word;
+        if (has && row + i / 2 * Lanes::kRows < params.rows) {
+          *reinterpret_cast<uint32_t*>(to) = word;
         }
+        to += step;
       }
     };
     epilogue.template visit<fragment::kElements>(sum, source, store, fetched, places);
@@ -174,43 +175,31 @@ struct SplitSums {
   }
 
  private:
-  /// The partial sums of a thread's elements: every `sharing`-th one.
-  struct Partial {
-    float const* from;
-    int64_t step;  // to the next one
-
-    /// Add the next ones, all loaded before the first is added.
-    template <int Number>
-    CUTLASS_DEVICE void add(float2 (&sums)[fragment::kRows]) {
-      float2 loaded[Number][fragment::kRows];
+  /// Add the partial sums of a thread's elements from `part` on. kFew are loaded before the first of them is added.
+  CUTLASS_DEVICE static void add(
+      Params const& params, int part, int tile_row, int strip, float2 (&sums)[fragment::kRows]) {
+    float const* from = params.sums + params.place(part, tile_row, strip) + TileOrder::place(threadIdx.x % 32);
+    int64_t const step = params.place(params.sharing, 0, 0);
+    int left = (params.splits_of(tile_row * kTileRows, strip) - part + params.sharing - 1) / params.sharing;
+    pdl::wait_for_kernel_before();  // which writes the partial sums
+    for (; left > 0; left -= kFew, from += kFew * step) {
+      float2 loaded[kFew][fragment::kRows] = {};
       CUTLASS_PRAGMA_UNROLL
-      for (int j = 0; j < Number; ++j) {
+      for (int j = 0; j < kFew; ++j) {
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < fragment::kRows; ++i) {
-          loaded[j][i] = *reinterpret_cast<float2 const*>(from + j * step + i * TileOrder::kRowsApart);
+          if (j < left) loaded[j][i] = *reinterpret_cast<float2 const*>(from + j * step + i * TileOrder::kRowsApart);
         }
       }
       CUTLASS_PRAGMA_UNROLL
-      for (int j = 0; j < Number; ++j) {
+      for (int j = 0; j < kFew; ++j) {
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < fragment::kRows; ++i) {
           sums[i].x += loaded[j][i].x;
           sums[i].y += loaded[j][i].y;
         }
       }
-      from += Number * step;
     }
-  };
-
-  /// Add the partial sums of a thread's elements from `part` on.
-  CUTLASS_DEVICE static void add(
-      Params const& params, int part, int tile_row, int strip, float2 (&sums)[fragment::kRows]) {
-    int const lane = threadIdx.x % 32;
-    Partial partial{params.sums + params.place(part, tile_row, strip) + TileOrder::place(lane),
-                    params.place(params.sharing, 0, 0)};
-    int left = (params.splits_of(tile_row * kTileRows, strip) - part + params.sharing - 1) / params.sharing;
-    for (; left >= kAtATime; left -= kAtATime) partial.template add<kAtATime>(sums);
-    for (; left > 0; --left) partial.template add<1>(sums);
   }
 };
 

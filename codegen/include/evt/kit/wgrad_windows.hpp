@@ -42,7 +42,7 @@ struct WgradWindows {
   }
 #endif
 
-  /// Write zeros after the pixels that TMA loads, by all threads.
+  /// Write zeros after the pixels that TMA loads, by the consumers.
   template <class Params>
   CUTLASS_DEVICE static void initialize(Params const& params, WgradStorage<Tile> const& storage) {
     WgradGeometry const& geometry = params.geometry;
@@ -59,40 +59,51 @@ struct WgradWindows {
     kit::fence_view_async_shared();
   }
 
-  /// Load the stages of an output.
-  template <class Params>
-  CUTLASS_DEVICE static void load(Params const& params, WgradStorage<Tile> const& storage, WgradWork<Tile> const&,
-                                  WgradOutput<Tile> const& output, kit::PipelineState& state) {
-    WgradGeometry const& geometry = params.geometry;
-    int const boxes = geometry.boxes_high * geometry.boxes_wide;
-    int const bytes = (Tile::kFilterBlocks * geometry.gradient_pixels() + boxes * geometry.box_pixels()) * kBlockBytes;
-    int const first_row = output.tap_row * params.dilation_height - params.pad_height;
-    int const first_column = output.tap_column * params.dilation_width - params.pad_width;
-    int const channel = output.block * kBlock;
-    for (int tile = output.first; tile < output.end; ++tile) {
-      int const down = tile / geometry.tiles_wide, across = tile - down * geometry.tiles_wide;
-      int const image = down / geometry.tiles_high;
-      int const row = (down - image * geometry.tiles_high) * geometry.rows;
-      kit::barrier_wait(storage.empty(state.index), state.phase ^ 1);
-      uint32_t const full = storage.full(state.index);
-      kit::arrive_and_expect_tx(full, bytes);
-      uint32_t at = storage.stage(state.index);
-      for (int block = 0; block < Tile::kFilterBlocks; ++block, at += geometry.gradient_bytes) {
-        kit::tma_load(at, params.gradient, full, output.filter + block * kBlock, across * params.column_step, row,
-                      params.column_step == 0 ? across : 0, image);
-      }
-      int const y = row * params.stride_height + first_row;
-      int const x = across * geometry.columns * params.stride_width + first_column;
-      for (int box_y = 0; box_y < geometry.boxes_high; ++box_y) {
-        int const from_y = y + remainder_of(box_y, params.dilation_height, params.stride_height);
-        for (int box_x = 0; box_x < geometry.boxes_wide; ++box_x, at += geometry.box_bytes) {
-          int const from_x = x + remainder_of(box_x, params.dilation_width, params.stride_width);
-          kit::tma_load(at, params.input, full, channel, from_x, from_y, image);
+  /// The loads of an output.
+  struct Loads {
+    int tile, end, filter, channel;
+    int first_row, first_column;  // of the input, from the first pixel of a tile
+
+    template <class Params>
+    CUTLASS_DEVICE Loads(Params const& params, WgradWork<Tile> const&, WgradOutput<Tile> const& output)
+        : tile(output.first),
+          end(output.end),
+          filter(output.filter),
+          channel(output.block * kBlock),
+          first_row(output.tap_row * params.dilation_height - params.pad_height),
+          first_column(output.tap_column * params.dilation_width - params.pad_width) {}
+
+    /// Load the stages.
+    template <class Params>
+    CUTLASS_DEVICE void load(Params const& params, WgradStorage<Tile> const& storage, kit::PipelineState& state) {
+      WgradGeometry const& geometry = params.geometry;
+      int const boxes = geometry.boxes_high * geometry.boxes_wide;
+      int const bytes = (Tile::kFilterBlocks * geometry.gradient_pixels() + boxes * geometry.box_pixels()) * kBlockBytes;
+      for (; tile < end; ++tile) {
+        int const down = tile / geometry.tiles_wide, across = tile - down * geometry.tiles_wide;
+        int const image = down / geometry.tiles_high;
+        int const row = (down - image * geometry.tiles_high) * geometry.rows;
+        kit::barrier_wait(storage.empty(state.index), state.phase ^ 1);
+        uint32_t const full = storage.full(state.index);
+        kit::arrive_and_expect_tx(full, bytes);
+        uint32_t at = storage.stage(state.index);
+        for (int block = 0; block < Tile::kFilterBlocks; ++block, at += geometry.gradient_bytes) {
+          kit::tma_load(at, params.gradient, full, filter + block * kBlock, across * params.column_step, row,
+                        params.column_step == 0 ? across : 0, image);
         }
+        int const y = row * params.stride_height + first_row;
+        int const x = across * geometry.columns * params.stride_width + first_column;
+        for (int box_y = 0; box_y < geometry.boxes_high; ++box_y) {
+          int const from_y = y + remainder_of(box_y, params.dilation_height, params.stride_height);
+          for (int box_x = 0; box_x < geometry.boxes_wide; ++box_x, at += geometry.box_bytes) {
+            int const from_x = x + remainder_of(box_x, params.dilation_width, params.stride_width);
+            kit::tma_load(at, params.input, full, channel, from_x, from_y, image);
+          }
+        }
+        state.advance_once(1, geometry.stages);
       }
-      state.advance_once(1, geometry.stages);
     }
-  }
+  };
 
   /// The place of a tap in a stage, in bytes from the first box.
   template <class Params>
@@ -107,7 +118,8 @@ struct WgradWindows {
  private:
   /// Write zeros to bytes of shared memory.
   CUTLASS_DEVICE static void clear(uint32_t at, int first, int end) {
-    for (int i = first + threadIdx.x * 4; i < end; i += Tile::kThreads * 4) kit::store_shared(at + i, 0u);
+    constexpr int kConsuming = Tile::kThreads - kWarpGroup;
+    for (int i = first + (threadIdx.x - kWarpGroup) * 4; i < end; i += kConsuming * 4) kit::store_shared(at + i, 0u);
   }
 
   /// The remainder of a tap's distance modulo the stride. The first taps have a box each.
