@@ -43,7 +43,13 @@ _PIECE_BYTES, _COPYING_WARPS, _MOST_COPYING_BLOCKS = 1024, 8, 1 << 20
 def members(loop: OwnProduct) -> tuple[str, ...]:
     """Return the members of the parameters."""
     many = ("ends", "groups") if loop.ends is not None else _BATCHES if loop.batched else ()
-    return ("a", "b", *(["partner"] if loop.partner else []), "source", "destination", *_SIZES, "once", *many)
+    of_columns = ["last"] if _loads_few_columns(loop) else ["partner"] if loop.partner else []
+    return ("a", "b", *of_columns, "source", "destination", *_SIZES, "once", *many)
+
+
+def _loads_few_columns(loop: OwnProduct) -> bool:
+    """Return whether a stage has only the columns that exist: as kLoadsFewColumns of kit/gemm_traits.hpp."""
+    return not (loop.pairs or loop.is_packed or loop.transposes_filters) and loop.ends is None
 
 
 def pointers(loop: OwnProduct) -> Mapping[str, Field]:
@@ -125,7 +131,7 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
         values |= dict(zip(_BATCHES, (sizes["l"], *steps), strict=True))
     box = min(depth, MAX_ROW_BYTES // bytes_of(loop.a.dtype))
     a = _operand_of(plan, loop, loop.a, sizes)
-    loaded = min(m, rows) if few and down * across == 1 and not ragged else rows // across
+    loaded = min(m, rows) if down * across == 1 and not ragged else rows // across
     maps = [
         _operand("a", a, sizes, (k, m), (box, loaded), has_many=loop.batched),
         *_maps_of_filters(plan, loop, sizes, depth if loop.converts else box),
@@ -158,19 +164,26 @@ def _with_batches(
 
 
 def _maps_of_filters(plan: Plan, loop: OwnProduct, sizes: Mapping[str, int], depth: int) -> list[TensorMap]:
-    """Return the descriptors of B, and of the matrix of the second columns of pairs if that is not B."""
+    """Return the descriptors of B and its last columns, and of the matrix of the second columns of pairs if not B."""
     if loop.is_packed:
         return [_packed(loop.b, sizes)]
     b = _operand_of(plan, loop, loop.b, sizes)
     if loop.partner is not None:
         partner = _operand_of(plan, loop, loop.partner, sizes)
         return [_filters(loop, b, sizes, depth), _filters(loop, partner, sizes, depth, "partner")]
-    return [_pairs(loop, b, sizes, depth) if loop.pairs else _filters(loop, b, sizes, depth)]
+    if loop.pairs:
+        return [_pairs(loop, b, sizes, depth)]
+    maps = [_filters(loop, b, sizes, depth)]
+    if _loads_few_columns(loop) and (last := sizes["n"] % FILTERS):
+        maps.append(_filters(loop, b, sizes, depth, "last", last))
+    return maps
 
 
-def _filters(loop: OwnProduct, b: _Operand, sizes: Mapping[str, int], depth: int, member: str = "b") -> TensorMap:
-    """Return the descriptor of a matrix like B, in boxes of 64 columns, the contiguous dimension first."""
-    extents, box = (sizes["k"], sizes["n"]), (depth, FILTERS)
+def _filters(
+    loop: OwnProduct, b: _Operand, sizes: Mapping[str, int], depth: int, member: str = "b", columns: int = FILTERS
+) -> TensorMap:
+    """Return the descriptor of a matrix like B, in boxes of some columns, the contiguous dimension first."""
+    extents, box = (sizes["k"], sizes["n"]), (depth, columns)
     if loop.transposes_filters:
         extents, box = extents[::-1], box[::-1]
     return _operand(member, b, sizes, extents, box, has_many=loop.has_many)

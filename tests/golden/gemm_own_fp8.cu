@@ -174,6 +174,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     sizeof(Params),
     EVT_MEMBER(Params, a),
     EVT_MEMBER(Params, b),
+    EVT_MEMBER(Params, last),
     EVT_MEMBER(Params, source),
     EVT_MEMBER(Params, destination),
     EVT_MEMBER(Params, rows),

@@ -44,7 +44,7 @@ struct GemmArguments {
 
 template <class Traits>
 struct GemmParams {
-  CUtensorMap a, b, partner, source, destination;
+  CUtensorMap a, b, last, partner, source, destination;  // last: the columns of B after the whole blocks
   typename Traits::Epilogue::Params epilogue;
   typename Traits::Scales::Params scales;
   int rows, columns;
@@ -136,10 +136,14 @@ struct GemmHost {
     bool done = matrix(Mma::kType, Mma::kElementBytes, arguments.a, arguments.depth, arguments.rows, arguments.a_stride,
                        arguments.a_batch_stride, Traits::kBoxDepth, Traits::loaded_rows(arguments.rows), Traits::kRowBytes)
                     .encode(params.a);
-    auto const filters = [&](void const* pointer, int64_t outer, int64_t stride) {
+    auto const filters = [&](void const* pointer, int64_t outer, int64_t stride, int box_outer = Filters::kRows) {
       return matrix(Conversion::kType, Conversion::kBytes, pointer, along, outer, stride, arguments.b_batch_stride,
-                    Filters::kLength, Filters::kRows, Filters::kRowBytes);
+                    Filters::kLength, box_outer, Filters::kRowBytes);
     };
+    if constexpr (Traits::kLoadsFewColumns) {
+      int const last = rows % kFilters;
+      done = done && (last == 0 || filters(arguments.b, rows, b_stride, last).encode(params.last));
+    }
     if constexpr (Traits::kDual) {
       int64_t const of_each = rows / Traits::kMembers;
       done = done && filters(arguments.b, of_each, b_stride).encode(params.b) &&

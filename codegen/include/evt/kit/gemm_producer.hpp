@@ -26,60 +26,16 @@ struct GemmProducer {
 
   /// Load the stages of all tiles.
   CUTLASS_DEVICE static void load(Params const& params, Storage const& storage, int rank) {
-    constexpr int kColumnRanks = Traits::kClusterColumns, kRowRanks = Traits::kClusterRows;
-    constexpr int kRowsLoaded = Traits::kPixels / kColumnRanks, kBlocksLoaded = Traits::kColumnBlocks / kRowRanks;
-    int const first_rank = rank / Traits::kMulticast * Traits::kMulticast, within = rank - first_rank;
-    int const across = within % kColumnRanks, down = within / kColumnRanks;
-    uint16_t const same_rows = ((1 << kColumnRanks) - 1) << (first_rank + down * kColumnRanks);
-    uint16_t same_columns = 0;
-    for (int i = 0; i < kRowRanks; ++i) same_columns |= 1 << (first_rank + i * kColumnRanks + across);
+    Share const share(rank);
     int const missing = kRowsLoaded - Traits::loaded_rows(params.rows);
     int const bytes = Traits::kStageBytes - missing * Traits::kBoxes * Traits::kRowBytes;
     PipelineState state;
     for (int number = Work::first_number(); number < Work::count(params, storage); number += Work::step()) {
       Work const work(params, storage, number, rank);
-      int const row = work.row + across * kRowsLoaded;
-      CachePolicy const policy = work.reads_once ? kEvictFirst : kEvictNormal;
-      int const of_b = Traits::kBatched ? work.group * params.b_step : work.group;
-      for (int block = work.first_block; block < work.first_block + work.k_blocks; ++block) {
-        barrier_wait(storage.empty(state.index), state.phase ^ 1);
-        uint32_t const full = storage.full(state.index);
-        arrive_and_expect_tx(full, bytes);
-        uint32_t const rows = storage.rows(state.index) + across * kRowsLoaded * Traits::kRowBytes;
-        uint32_t const columns = storage.columns(state.index) + Traits::filters_of(0, down * kBlocksLoaded);
-        CUTLASS_PRAGMA_UNROLL
-        for (int box = 0; box < Traits::kBoxes; ++box) {
-          int const k = block * Traits::kDepth + box * Traits::kBoxDepth;
-          load_matrix<kColumnRanks, Traits::kBatched>(rows + box * Traits::kRowsBytes, params.a, full, same_rows,
-                                                      kEvictNormal, k, row, work.group * params.a_step);
-          if (box >= Traits::kBoxesOfFilters) continue;
-          CUTLASS_PRAGMA_UNROLL
-          for (int i = 0; i < kBlocksLoaded; ++i) {
-            int const column = work.column + (down * kBlocksLoaded + i) * kFilters;
-            uint32_t const to = columns + Traits::filters_of(box, i);
-            if constexpr (Traits::kPaired) {
-              int const number = column / kFilters, pair = number / Traits::kMembers * kFilters;
-              int const member = number % Traits::kMembers;
-              if constexpr (Traits::kDual) {
-                CUtensorMap const& map = member == 0 ? params.b : params.partner;
-                load_box<kRowRanks>(to, map, full, same_columns, policy, k, pair);
-              } else if constexpr (Traits::kPairs == 1) {
-                load_box<kRowRanks>(to, params.b, full, same_columns, policy, k, pair, member, of_b);
-              } else {
-                int const run = pair / Traits::kPairs;
-                load_box<kRowRanks>(to, params.b, full, same_columns, policy, k, 0, run, member, of_b);
-              }
-            } else if constexpr (Traits::Conversion::kPacked) {
-              load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, same_columns, policy,
-                                                     block * Filters::kLength, column / Filters::kOfTile, of_b);
-            } else if constexpr (Traits::Mma::kTransposed) {
-              load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, same_columns, policy, column, k, of_b);
-            } else {
-              load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, same_columns, policy, k, column, of_b);
-            }
-          }
-        }
-        state.advance_once(1, Traits::kStages);
+      if (Traits::kLoadsFewColumns && work.column + Traits::kColumns > params.columns) {
+        load_tile<false>(params, storage, work, share, bytes, state);
+      } else {
+        load_tile<true>(params, storage, work, share, bytes, state);
       }
     }
     if constexpr (Traits::kMulticast > 1) {
@@ -163,6 +119,84 @@ struct GemmProducer {
   }
 
  private:
+  static constexpr int kColumnRanks = Traits::kClusterColumns, kRowRanks = Traits::kClusterRows;
+  static constexpr int kRowsLoaded = Traits::kPixels / kColumnRanks, kBlocksLoaded = Traits::kColumnBlocks / kRowRanks;
+
+  /// The share of a CTA in the loads of its cluster: its place along columns and rows, and the CTAs that have the same ones.
+  struct Share {
+    int across, down;
+    uint16_t same_rows, same_columns = 0;
+
+    CUTLASS_DEVICE explicit Share(int rank) {
+      int const first = rank / Traits::kMulticast * Traits::kMulticast, within = rank - first;
+      across = within % kColumnRanks, down = within / kColumnRanks;
+      same_rows = ((1 << kColumnRanks) - 1) << (first + down * kColumnRanks);
+      for (int i = 0; i < kRowRanks; ++i) same_columns |= 1 << (first + i * kColumnRanks + across);
+    }
+  };
+
+  /// Load the stages of a tile. `bytes` are a stage's with all columns. Whole: all columns exist.
+  template <bool Whole>
+  CUTLASS_DEVICE static void load_tile(
+      Params const& params, Storage const& storage, Work const& work, Share const& share, int bytes, PipelineState& state) {
+    int const row = work.row + share.across * kRowsLoaded;
+    int const first_column = work.column + share.down * kBlocksLoaded * kFilters;
+    CachePolicy const policy = work.reads_once ? kEvictFirst : kEvictNormal;
+    int const of_b = Traits::kBatched ? work.group * params.b_step : work.group;
+    CUtensorMap const* of_blocks[kBlocksLoaded];  // null for blocks that do not exist
+    if constexpr (!Whole) {
+      bytes -= min(work.column + Traits::kColumns - params.columns, Traits::kColumns) * Traits::kBoxesOfFilters *
+               Filters::kRowBytes;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kBlocksLoaded; ++i) {
+        int const left = params.columns - first_column - i * kFilters;
+        of_blocks[i] = left <= 0 ? nullptr : left < kFilters ? &params.last : &params.b;
+      }
+    }
+    for (int block = work.first_block; block < work.first_block + work.k_blocks; ++block) {
+      barrier_wait(storage.empty(state.index), state.phase ^ 1);
+      uint32_t const full = storage.full(state.index);
+      arrive_and_expect_tx(full, bytes);
+      uint32_t const rows = storage.rows(state.index) + share.across * kRowsLoaded * Traits::kRowBytes;
+      uint32_t const columns = storage.columns(state.index) + Traits::filters_of(0, share.down * kBlocksLoaded);
+      CUTLASS_PRAGMA_UNROLL
+      for (int box = 0; box < Traits::kBoxes; ++box) {
+        int const k = block * Traits::kDepth + box * Traits::kBoxDepth;
+        load_matrix<kColumnRanks, Traits::kBatched>(rows + box * Traits::kRowsBytes, params.a, full, share.same_rows,
+                                                    kEvictNormal, k, row, work.group * params.a_step);
+        if (box >= Traits::kBoxesOfFilters) continue;
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < kBlocksLoaded; ++i) {
+          int const column = first_column + i * kFilters;
+          uint32_t const to = columns + Traits::filters_of(box, i);
+          if constexpr (Traits::kPaired) {
+            int const number = column / kFilters, pair = number / Traits::kMembers * kFilters;
+            int const member = number % Traits::kMembers;
+            if constexpr (Traits::kDual) {
+              CUtensorMap const& map = member == 0 ? params.b : params.partner;
+              load_box<kRowRanks>(to, map, full, share.same_columns, policy, k, pair);
+            } else if constexpr (Traits::kPairs == 1) {
+              load_box<kRowRanks>(to, params.b, full, share.same_columns, policy, k, pair, member, of_b);
+            } else {
+              int const run = pair / Traits::kPairs;
+              load_box<kRowRanks>(to, params.b, full, share.same_columns, policy, k, 0, run, member, of_b);
+            }
+          } else if constexpr (Traits::Conversion::kPacked) {
+            load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, share.same_columns, policy,
+                                                   block * Filters::kLength, column / Filters::kOfTile, of_b);
+          } else if constexpr (Traits::Mma::kTransposed) {
+            load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, share.same_columns, policy, column, k, of_b);
+          } else if constexpr (Whole) {
+            load_matrix<kRowRanks, Traits::kManyB>(to, params.b, full, share.same_columns, policy, k, column, of_b);
+          } else if (of_blocks[i] != nullptr) {
+            load_matrix<kRowRanks, Traits::kManyB>(to, *of_blocks[i], full, share.same_columns, policy, k, column, of_b);
+          }
+        }
+      }
+      state.advance_once(1, Traits::kStages);
+    }
+  }
+
   /// Load the factors of runs of stages. They wait in registers for the release of a stage.
   template <int Run>
   CUTLASS_DEVICE static void load_runs(Params const& params, Storage const& storage, int rank) {

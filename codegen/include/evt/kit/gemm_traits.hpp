@@ -106,15 +106,17 @@ struct GemmTraits {
   // other waits.
   static constexpr bool kByWarps = Conversion::kConverts && kPixels <= kFewRows;
   static constexpr int kResident = kByWarps ? 2 : 1, kSharedOfCta = kByWarps ? kFewSharedBytes : kSharedBytes;
-  // Whether a stage has only the rows that exist, if they are fewer than a tile's. TMA takes long for others. Warps multiply
-  // old bytes in their place: the sums of a row depend on that row alone.
-  static constexpr bool kLoadsFewRows = kByWarps && kMulticast == 1 && !kGrouped;
+  // Whether a stage has only the rows that exist, if they are fewer than a tile's. TMA takes long for others. Consumers
+  // multiply old bytes in their place: the sums of a row depend on that row alone.
+  static constexpr bool kLoadsFewRows = kMulticast == 1 && !kGrouped;
   static constexpr int kColumnBlocks = Tile::kBlocks * (kByRows ? 1 : kOfStage);
   static constexpr int kColumns = kColumnBlocks * kFilters;
   static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
   static constexpr int kPairs = Tile::kPairs;  // the distance of the columns of a pair, or 0
   static constexpr bool kPaired = kPairs > 0, kDual = Tile::kDual;
   static constexpr int kMembers = kPaired ? 2 : 1;  // blocks of the product for each block of D
+  // Whether a stage has only the columns that exist: another descriptor has those after the whole blocks.
+  static constexpr bool kLoadsFewColumns = !kPaired && !kGrouped && !Conversion::kPacked && !Mma::kTransposed;
   static constexpr bool kLoadsSource = !std::is_void_v<Source>;
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
   static constexpr bool kStaged = kLoadsSource || kStoresDestination;
