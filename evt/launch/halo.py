@@ -59,8 +59,9 @@ MEMBERS = (
 )
 OF_RESIDUES = (
     *(f"operands.residues.{name}" for name in ("number", "stride_height", "stride_width")),
-    *(f"operands.residues.{name}[0]" for name in ("row", "column", "first_tap")),
-    "operands.work_tiles",
+    *(f"operands.residues.{name}[0]" for name in ("row", "column", "rows", "columns", "first_tap")),
+    *("operands.work_tiles", "operands.tiles"),
+    *(f"operands.by_work_tiles.{part}" for part in DIVISOR),
     *(f"operands.{name}[{index}]" for name in ("source", "destination") for index in range(MAX_CLASSES - 1)),
 )
 _OPERANDS = (
@@ -142,7 +143,8 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape |
         **operand_values,
     }
     if kernel.residues:
-        values["operands.work_tiles"] = of_class
+        values |= {"operands.work_tiles": of_class, "operands.tiles": geometry.tiles(multiplied)}
+        values |= {f"operands.by_work_tiles.{part}": value for part, value in divisor(of_class).items()}
     threads = (1 + kernel.consumers) * WARP_GROUP
     maps = (*operand_maps, *_tiles(call))
     return Shape(values, maps, (tiles, strips), grid, threads, SHARED_BYTES, geometry.cluster_size)
@@ -216,6 +218,8 @@ def _taps_of_residues(call: Call) -> dict[str, int | Sequence[int]]:
         f"{residues}.stride_width": width.stride,
         f"{residues}.row[0]": [row for row, _ in firsts],
         f"{residues}.column[0]": [column for _, column in firsts],
+        f"{residues}.rows[0]": [ceil_div(height.output - row, height.stride) for row, _ in firsts],
+        f"{residues}.columns[0]": [ceil_div(width.output - column, width.stride) for _, column in firsts],
         f"{residues}.first_tap[0]": [*first_tap, len(words)],
     }
 

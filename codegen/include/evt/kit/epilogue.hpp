@@ -39,11 +39,10 @@ struct Pixels {
     column_pixels = 1;
     if constexpr (Traits::kResidues) {
       Residues const& residues = params.operands.residues;
-      int const first_row = residues.row[tile.residue], first_column = residues.column[tile.residue];
-      high = ceil_div(high - first_row, residues.stride_height);
-      wide = ceil_div(wide - first_column, residues.stride_width);
-      y = y * residues.stride_height + first_row;
-      x = x * residues.stride_width + first_column;
+      high = residues.rows[tile.residue];
+      wide = residues.columns[tile.residue];
+      y = y * residues.stride_height + residues.row[tile.residue];
+      x = x * residues.stride_width + residues.column[tile.residue];
       row_pixels *= residues.stride_height;
       column_pixels = residues.stride_width;
     }

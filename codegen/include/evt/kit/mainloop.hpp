@@ -94,7 +94,8 @@ struct HaloMainloop {
   struct NoOperands {};  // TMA's descriptors are all
   struct OfResidues {
     kit::Residues residues;
-    int work_tiles;  // of a class
+    int work_tiles, tiles;  // of a class
+    FastDivisor by_work_tiles;
     CUtensorMap source[kMaxClasses - 1], destination[kMaxClasses - 1];  // of the classes after the first
   };
   using Operands = std::conditional_t<Residues, OfResidues, NoOperands>;

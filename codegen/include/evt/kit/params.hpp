@@ -160,8 +160,7 @@ bool encode_tiles(Arguments<Traits> const& arguments, Params<Traits>& params) {
       int const steps_x = residues.stride_width, steps_y = residues.stride_height;
       int64_t const first = residues.row[residue] * row + residues.column[residue] * stride;
       return TmaTensor<4>{type, 2, static_cast<char const*>(pointer) + 2 * first,
-                          {problem.filters, ceil_div(problem.width.output - residues.column[residue], steps_x),
-                           ceil_div(problem.height.output - residues.row[residue], steps_y), problem.images},
+                          {problem.filters, residues.columns[residue], residues.rows[residue], problem.images},
                           {stride * steps_x, row * steps_y, slice}, {kFilters, columns, rows, images}, {1, 1},
                           Traits::kEpilogueRow};
     } else if constexpr (Traits::kGrouped) {
@@ -226,7 +225,11 @@ Params<Traits> to_underlying_arguments(Arguments<Traits> const& arguments) {
   params.depth = Depth::of(problem, Traits::kChannels);
   params.filter_blocks = ceil_div(problem.filters, kFilters * (geometry.cooperative ? 2 : 1));
   params.work_tiles = geometry.tiles(problem) * params.filter_blocks;
-  if constexpr (Traits::kResidues) params.operands.work_tiles = params.work_tiles;
+  if constexpr (Traits::kResidues) {
+    params.operands.work_tiles = params.work_tiles;
+    params.operands.tiles = geometry.tiles(problem);
+    params.operands.by_work_tiles = FastDivisor::of(params.work_tiles);
+  }
   params.work_tiles *= params.classes();
   params.grid = grid_of(params.work_tiles, params.filter_blocks, arguments.multiprocessors, geometry.resident);
   if (Traits::kShared) params.grid = params.work_tiles * geometry.cluster_size;  // each CTA has one tile

@@ -19,7 +19,7 @@ struct WorkTile {
   CUTLASS_DEVICE WorkTile(Params<Traits> const& params, int number, int consumer) {
     Geometry const& geometry = params.geometry;
     if constexpr (Traits::kResidues) {
-      residue = number / params.operands.work_tiles;
+      residue = params.operands.by_work_tiles.quotient(number);
       number -= residue * params.operands.work_tiles;
     }
     tile = params.by_filter_blocks.quotient(number);
@@ -40,7 +40,7 @@ struct WorkTile {
     } else {
       image = tiles * geometry.images;
     }
-    if constexpr (Traits::kResidues) tile += residue * (params.operands.work_tiles / params.filter_blocks);
+    if constexpr (Traits::kResidues) tile += residue * params.operands.tiles;
   }
 };
 
@@ -75,7 +75,8 @@ struct CtaWork {
     BlockRange taps{0, params.taps.number};
     if constexpr (Traits::kResidues) taps = params.operands.residues.taps(WorkTile(params, number, 0).residue);
     int const groups = Traits::kResidues && taps.number == 0 ? 0 : params.taps.groups;
-    return {range, taps, range.number * groups, range.number * taps.number / params.geometry.taps_per_stage};
+    int const taps_of_stage = Traits::kResidues ? 1 : params.geometry.taps_per_stage;
+    return {range, taps, range.number * groups, range.number * taps.number / taps_of_stage};
   }
 
   /// Return the blocks of channels that the CTA multiplies for a work tile: none outside of a volume.

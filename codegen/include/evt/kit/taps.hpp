@@ -144,6 +144,7 @@ struct Residues {
   int number = 0;
   int stride_height, stride_width;
   int row[kMaxClasses], column[kMaxClasses];
+  int rows[kMaxClasses], columns[kMaxClasses];  // of pixels
   int first_tap[kMaxClasses + 1];
 
   CUTLASS_HOST_DEVICE BlockRange taps(int residue) const {
@@ -188,6 +189,8 @@ inline Taps taps_of_residues(Problem const& problem, int pitch, Residues& residu
         }
         residues.row[residues.number] = row;
         residues.column[residues.number] = column;
+        residues.rows[residues.number] = ceil_div(height.output - row, height.stride);
+        residues.columns[residues.number] = ceil_div(width.output - column, width.stride);
         residues.first_tap[residues.number++] = first;
       }
     }
