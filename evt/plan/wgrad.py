@@ -73,6 +73,7 @@ _COLUMNS = (
     WgradTile(1, 1, 2, 1, 3, 1, 3),
     WgradTile(1, 1, 2, 1, 6, 1, 3),
     WgradTile(1, 1, 1, 1, 4, 2, 4),
+    WgradTile(1, 1, 1, 1, 2, 2, 2),
     WgradTile(1, 1, 2, 2, 1, 1, 1),
     WgradTile(1, 1, 1, 1, 1, 2, 1),
 )
