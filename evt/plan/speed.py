@@ -18,7 +18,7 @@ from evt.plan import gemm, gemm_speed, gemv, wgrad
 from evt.plan.cards import CARDS, Card, card_of, traffic_of
 from evt.plan.configurations.config import Config, ConfigDepthwise, ceil_div
 from evt.plan.epilogue.broadcasts import ColumnBroadcast
-from evt.plan.epilogue.loads import Auxiliary, MaskLoad
+from evt.plan.epilogue.loads import Auxiliary, Indexed, MaskLoad, Packed, SourceFetch
 from evt.plan.epilogue.registers import threads_of
 from evt.plan.epilogue.values import Access
 from evt.plan.epilogue.writes import AuxStore, MaskStore
@@ -55,6 +55,9 @@ _VISITED, _VISITED_INSTRUCTION = 30.0, 6.0
 #: The instructions of a thread of a halo kernel for an element that it moves alone, and for one that it stores in rows.
 #: Fitted to 105 kernels of layers with 1 to 128 filters on an H100, 2026-11.
 _MOVED, _STORED_ROWS = 48, 24
+#: The instructions of an element of C, which the constants of 1x1 convolutions include. Fitted to 29 kernels on an
+#: H200, 2026-11-29.
+_SOURCE = 8
 #: Microseconds of a kernel that copies a convolution's operands with padded channels, and the time of a byte of them
 #: relative to one of rows. Fitted to 12 layers on an H100 and 22 on an H200, 2026-11.
 _COPY_PIXELS, _COPIED_PIXELS = 4.0, 1.2
@@ -181,9 +184,12 @@ def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tuple
     heavy = max(0, plan.epilogue_instructions - _LIGHT)
     if isinstance(plan.mainloop, HaloConvolution):
         by_threads = _MOVED * len(_moved_by_threads(plan)) + _STORED_ROWS * (plan.mainloop.stored > 0)
+        blocked, pixels, *_ = _halo_problem(plan, sizes)
+        is_pointwise = blocked.problem.tap_count == 1 and blocked.groups == "one" and not blocked.classes
         if by_threads:  # which no other tile hides, if each SM has one
             heavy += by_threads if waves(plan, sizes, multiprocessors) > 1 else 2 * by_threads
-        blocked, pixels, *_ = _halo_problem(plan, sizes)
+        elif is_pointwise and _moves_one_matrix(plan):
+            heavy -= _SOURCE
         start = start_of(blocked, pixels, shared=plan.mainloop.shared)
         return start, _halo_time(plan, sizes, heavy) - start
     if isinstance(plan.mainloop, DepthwiseConvolution):
@@ -196,6 +202,11 @@ def _cycles(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tuple
     steps = max(1, depth(plan, sizes) * plan.operand_bits // 16)
     work = time(plan.config, rows, columns, steps, sizes["l"], multiprocessors, moved, heavy)
     return _LAUNCH, work / A_CYCLE
+
+
+def _moves_one_matrix(plan: Plan) -> bool:
+    """Return whether the epilogue loads no matrix and stores only one."""
+    return sum(isinstance(step, SourceFetch | Auxiliary | Packed | Indexed) for step in plan.steps) <= 1
 
 
 def _moved_by_threads(plan: Plan) -> list[Auxiliary]:

@@ -218,6 +218,22 @@ def test_layers_of_one_tap(layer) -> None:
     assert taken_for(layer) == POINTWISE[layer]
 
 
+#: The fastest kernels of `relu(acc + bias)` on an H200, 2026-11-29: images, channels, filters and pixels.
+WITHOUT_C = {
+    (256, 128, 512, 28): "halo_200x64x64",  # 72.0 us; own_cooperative_256x128x64_2x1 takes 81.4
+    (32, 128, 512, 28): "halo_200x64x64",
+    (256, 512, 256, 28): "own_pingpong_192x128x64_1x2",  # 84.0 us; halo_200x64x64 takes 91.3
+    (256, 256, 1024, 14): "own_pingpong_192x128x64_1x2",
+}
+
+
+@pytest.mark.parametrize("layer", WITHOUT_C)
+def test_layers_of_one_tap_without_c(layer) -> None:
+    images, channels, filters, pixels = layer
+    shapes = (images, channels, pixels, pixels), (filters, channels, 1, 1)
+    assert taken(evt.conv2d("D = relu(acc + bias)"), *shapes, "h200") == WITHOUT_C[layer]
+
+
 #: (images, pixels, program) of depthwise convolutions of 384 channels and 7x7 taps: the pixels of a thread.
 DEPTHWISE = {
     (64, 56, "D = acc"): "depthwise_4x7",
