@@ -117,8 +117,8 @@ _UNSCALED = (
 )
 #: The tiles for factors of rows: tall ones are by rows.
 _SCALED_BY_ROWS = (
-    Tile(128, 2, False, (2, 1, 1), by_rows=True),
-    Tile(128, 3, False, (1, 2, 1), by_rows=True),
+    Tile(128, 2, False, by_rows=True),
+    Tile(128, 3, False, by_rows=True),
     *(tile for tile in _PROMOTED if tile.rows < 2 * FILTERS),
 )
 #: Filters of 8 bits that are converted take registers.
@@ -163,7 +163,7 @@ _PAIRED = (
 )
 _PAIRED_PROMOTED = (Tile(96, 2, False), Tile(64, 2, False), Tile(32, 2, False), Tile(16, 2, False))
 #: Tall tiles of pairs for factors of rows are by rows: a thread reads two factors a stage, not one for each two sums.
-_PAIRED_BY_ROWS = (Tile(128, 2, False, (2, 1, 1), by_rows=True), *_PAIRED_PROMOTED[1:])
+_PAIRED_BY_ROWS = (Tile(128, 2, False, by_rows=True), *_PAIRED_PROMOTED[1:])
 #: Threads of a consumer.
 _THREADS = 128
 
