@@ -16,11 +16,13 @@ from evt.fx.product import Product
 from evt.plan import Plan
 from evt.plan.halo_few import pixels_of_chunk
 from evt.plan.plan import OwnProduct
-from evt.plan.routes import convolution_3x, depthwise_3x, gemm_3x, gemm_own_3x, halo_3x
+from evt.plan.routes import convolution_3x, depthwise_3x, gemm_3x, gemm_own_3x, halo_3x, wgrad_3x
 from evt.plan.routes.route import Route
 
 #: The most channels of a first layer, and the most taps of the other measured filters in each dimension.
 FEW_CHANNELS, _MOST_TAPS = 8, 5
+#: The most taps of depthwise 1-d filters.
+_MOST_TAPS_OF_LINES = 31
 #: The pixels of the smallest measured slices of volumes.
 _SMALL_SLICE = 100
 
@@ -29,20 +31,26 @@ def _is_any(product: Product) -> bool:
     return True
 
 
+def _filter_shape(product: Product) -> tuple[int, ...]:
+    """Return the shape of a convolution's filters, which a gradient of filters computes."""
+    node = product.node if product.operation.endswith("wgrad") else product.b
+    return tuple(map(hint, node.meta["val"].shape))
+
+
 def is_aligned(product: Product) -> bool:
     """Return whether the channels and the filters of a convolution fill multiples of 16 bytes."""
-    filters, channels, *_ = map(hint, product.b.meta["val"].shape)
+    filters, channels, *_ = _filter_shape(product)
     return filters % 8 == 0 and channels % 8 == 0
 
 
 def _is_usual(product: Product) -> bool:
     """Return whether a convolution is aligned, and its filter is not large."""
-    return is_aligned(product) and max(map(hint, product.b.meta["val"].shape[2:])) <= _MOST_TAPS
+    return is_aligned(product) and max(_filter_shape(product)[2:]) <= _MOST_TAPS
 
 
-def _is_measured_line(product: Product) -> bool:
-    """Return whether a 1-d convolution is usual, and its result is not kept for a gradient."""
-    return _is_usual(product) and not graph_name()
+def _is_short_line(product: Product) -> bool:
+    """Return whether a filter of a depthwise 1-d convolution is not longer than the measured ones."""
+    return max(_filter_shape(product)[2:]) <= _MOST_TAPS_OF_LINES
 
 
 def _has_measured_pixels(product: Product) -> bool:
@@ -61,8 +69,13 @@ def _has_measured_slices(product: Product) -> bool:
 
 def _has_measured_groups(product: Product) -> bool:
     """Return whether groups have several channels, and the filter is not large."""
-    _, channels, rows, columns = map(hint, product.b.meta["val"].shape)
-    return channels > 1 and max(rows, columns) <= _MOST_TAPS
+    _, channels, *taps = map(hint, product.b.meta["val"].shape)
+    return channels > 1 and max(taps) <= _MOST_TAPS
+
+
+def _has_measured_lines(product: Product) -> bool:
+    """Return whether groups of a 1-d convolution are measured, and no gradient reads the operands."""
+    return _has_measured_groups(product) and not graph_name()
 
 
 def _is_first(product: Product) -> bool:
@@ -153,12 +166,28 @@ COVERED = (
         takes=_is_first,
     ),
     Class(
-        "1-d convolutions without groups, without gradients",
-        operations=("conv1d",),
-        routes=(halo_3x.HALO, convolution_3x.EVT),
+        "1-d convolutions without groups, and their gradients",
+        operations=("conv1d", "conv1d_dgrad", "conv1d_wgrad"),
+        routes=(*_CONVOLUTIONS, wgrad_3x.WGRAD),
         types=_HALF,
-        source="17 layers of wav2vec 2.0, Whisper and vocoders on an H200",
-        takes=_is_measured_line,
+        source="17 layers of wav2vec 2.0, Whisper and vocoders, and steps of three of these models, on an H200",
+        takes=_is_usual,
+    ),
+    Class(
+        "1-d convolutions with groups, without gradients",
+        operations=("conv1d",),
+        routes=(halo_3x.GROUPED,),
+        types=_HALF,
+        source="blocks of a ResNeXt for signals, and 2 layers, on an H200",
+        takes=_has_measured_lines,
+    ),
+    Class(
+        "depthwise 1-d convolutions",
+        operations=("conv1d",),
+        routes=(depthwise_3x.DEPTHWISE,),
+        types=_HALF,
+        source="blocks of a conformer and of Mamba, and 5 layers of 3 to 31 taps, on an H200",
+        takes=_is_short_line,
     ),
     Class(
         "3-d convolutions without groups whose filters are no columns in time",

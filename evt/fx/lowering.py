@@ -6,6 +6,9 @@
 
 Inductor allocates the results as for its own products, so its memory planner reuses buffers for them. A launch needs
 addresses only, so the code passes buffers and not views. The graph keeps the operator, and C++ code calls it.
+
+Buffers of convolutions are channels last, as kernels store them. The operator's results have PyTorch's memory format
+instead, which is never channels last for lines of pixels; Inductor converts them where a reader needs this format.
 """
 
 from __future__ import annotations
@@ -24,7 +27,11 @@ import evt.runtime.folded
 import evt.runtime.group_norm  # noqa: F401  both register operators
 from evt.fx.compared import STORED
 from evt.fx.index_map import same
+from evt.reference import is_image
+from evt.request import Request
+from evt.runtime.call import caller_of
 from evt.runtime.inductor import call_in_cpp, is_cpp
+from evt.runtime.memory_format import copied_channels_last
 from evt.runtime.site import Site
 
 _OPERATOR = torch.ops.evt.launch.default
@@ -95,10 +102,19 @@ def _lower(*given: Any) -> Any:
         return _pytree.tree_map(ir.TensorBox.create, ir.FallbackKernel.create(_OPERATOR, *given))
     with V.graph.fake_mode:
         found, arguments = _processed(ir.ExternKernel.process_kernel(_OPERATOR, *given))
+        found = _as_stored(caller_of(given[-1]).request, found)
     results = [ir.FallbackKernel.tensor_to_layout(each) for each in found]
     memory = [_empty(each) for each in results[1:]]
     first = ir.TensorBox.create(_Launch(given[-1], results, arguments, memory))
     return [first, *map(_shown, memory, results[1:])]
+
+
+def _as_stored(request: Request, found: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Return fake results of a program with the strides of the tensors that kernels store."""
+    if request.convolution is None:
+        return found
+    outputs = map(request.dag.output.__getitem__, request.outputs)
+    return [copied_channels_last(x) if is_image(output) else x for output, x in zip(outputs, found, strict=True)]
 
 
 def _lower_folded(*given: Any) -> Any:

@@ -12,9 +12,10 @@ from evt.fx.aten import is_tensor, shape_of
 from evt.fx.build import RegionProgram
 from evt.fx.copied import is_inductors
 from evt.fx.example import bytes_of, hint
+from evt.fx.index_map import same
 from evt.fx.norms import is_aside
 from evt.fx.op_semantics import Reduced, semantics
-from evt.fx.product import find_product
+from evt.fx.product import Product, find_product
 from evt.fx.stand_in import beside, operands_of
 from evt.fx.views import readers
 
@@ -86,6 +87,16 @@ def second_weights(fused: RegionProgram) -> list[Node]:
     return [operands_of(node)[1] for node in fused.nodes if node.target is beside]  # type: ignore[index, misc]
 
 
+def turned_by_library(product: Product) -> list[Node]:
+    """Return the tensors that PyTorch's library turns for a 1-d convolution of several taps.
+
+    PyTorch makes the image contiguous, and the library computes channels last. One tap is a matrix product.
+    """
+    taps = product.geometry.get("kernel_size", shape_of(product.b)[2:])
+    is_turned = product.operation.startswith("conv1d") and not same(taps[0], 1)
+    return [product.a, product.b, product.node] if is_turned else []
+
+
 def _is_tile(node: Node, product: Node) -> bool:
     """Return whether a node has an element for each of a product's."""
     return is_tensor(node) and math.prod(map(hint, shape_of(node))) == math.prod(map(hint, shape_of(product)))
@@ -119,4 +130,4 @@ def _sums_pixels(node: Node) -> bool:
     return isinstance(found, Reduced) and 0 in found.places and 1 not in found.places
 
 
-__all__ = ["Followers", "second_weights", "traffic_of"]
+__all__ = ["Followers", "second_weights", "traffic_of", "turned_by_library"]

@@ -76,6 +76,9 @@ def covered() -> Iterator[Case]:
         yield convolution(dtype, transposed=True, taps=2, stride=2)
         for taps, stride in ((3, 1), (3, 2), (2, 2), (5, 1)):
             yield convolution(dtype, rank=1, taps=taps, stride=stride)
+        yield convolution(dtype, rank=1, transposed=True)
+        for groups, taps in ((2, 3), (32, 3), (128, 3), (128, 31)):
+            yield convolution(dtype, rank=1, groups=groups, taps=taps)
         for volume in ((3, 3, 3), (1, 3, 3), (2, 1, 3), (1, 1, 1)):
             yield convolution(dtype, rank=3, taps=volume)
         yield convolution(dtype, rank=3, stride=2)
@@ -96,9 +99,8 @@ def uncovered() -> Iterator[Case]:
     for dtype in (*HALF, torch.float32):
         yield linear(dtype, k=1022)
         yield linear(dtype, columns=4095)
-        for channels, groups, taps in ((128, 2, 3), (128, 128, 3), (1, 1, 10), (20, 1, 3), (128, 1, 1), (128, 1, 7)):
+        for channels, groups, taps in ((1, 1, 10), (20, 1, 3), (128, 1, 7), (128, 2, 7), (128, 128, 33)):
             yield convolution(dtype, rank=1, channels=channels, groups=groups, taps=taps)
-        yield convolution(dtype, rank=1, transposed=True)
         yield convolution(dtype, rank=3, taps=(3, 1, 1))
         small = (8, 512, 2, 7, 7), (512, 512, 3, 3, 3)
         yield lambda x, w: torch.relu(functional.conv3d(x, w, padding=1)), small, dtype, "sm90"
@@ -112,7 +114,9 @@ def uncovered() -> Iterator[Case]:
         yield convolution(dtype, transposed=True, rank=3, stride=2)
     for dtype in (torch.float32, torch.float64):
         yield linear(dtype)
-        yield convolution(dtype, rank=1)
+        for groups in (1, 2, 128):
+            yield convolution(dtype, rank=1, groups=groups)
+        yield convolution(dtype, rank=1, transposed=True)
     yield lambda a, b: torch._int_mm(a, b).float() * 0.5, ((4096, 1024), (1024, 4096)), torch.int8, "sm90"
     yield convolution(torch.float32)
     for channels in (3, 18):

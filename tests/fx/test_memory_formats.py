@@ -127,6 +127,22 @@ def test_one_dimension() -> None:
         assert got.stride() == model(x).stride()
 
 
+def test_launches_write_lines_channels_last() -> None:
+    """PyTorch's results are contiguous. Kernels of Inductor's read the buffers, and turn the result of the graph."""
+    layers = (
+        torch.nn.Conv1d(8, 16, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.Conv1d(16, 16, 3, padding=1),
+        torch.nn.SiLU(),
+    )
+    model = torch.nn.Sequential(*layers).half().eval()
+    x = torch.randn(2, 8, 20).half()
+    got, (code, *_) = run_and_get_code(compiled(model), x)
+    close(got, model(x))
+    assert got.stride() == model(x).stride()
+    assert code.count("empty_strided_cpu((2, 16, 20), (320, 1, 16), ") == 2
+
+
 def test_fused_modules_keep_copies_of_their_weights(copies: Any) -> None:
     model, x = net(), image().contiguous(memory_format=LAST)
     fused = evt.fuse(model, (x,))
