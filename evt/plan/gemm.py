@@ -96,8 +96,8 @@ _OFFERED = (
     Tile(200, 1, False),
     Tile(128, 3, True),
     Tile(144, 2, True, (1, 2, 1)),
-    *(Tile(rows, 2, True) for rows in (96, 152)),
-    *(Tile(rows, 1, False) for rows in (64, 80, 96, 104, 128, 144)),
+    *(Tile(rows, 2, True) for rows in (96, 152, 168)),
+    *(Tile(rows, 1, False) for rows in (64, 80, 88, 96, 104, 112, 128, 144, 176)),
 )
 #: With promoted accumulation a consumer has twice the accumulators, and multiplies while the other one adds.
 _PROMOTED = (
@@ -113,7 +113,7 @@ _PROMOTED = (
 _UNSCALED = (
     *_PROMOTED,
     Tile(160, 1, False, (1, 2, 1)),
-    *(Tile(rows, 1, False) for rows in (56, 96, 104, 120, 152)),
+    *(Tile(rows, 1, False) for rows in (56, 96, 104, 112, 120, 152)),
 )
 #: The tiles for factors of rows: tall ones are by rows.
 _SCALED_BY_ROWS = (
@@ -155,11 +155,9 @@ _PAIRED = (
     Tile(160, 2, True, (1, 2, 1)),
     Tile(168, 2, True),
     Tile(128, 2, False),
-    Tile(64, 2, True),
-    Tile(32, 2, True),
-    Tile(16, 2, True),
+    *(Tile(rows, 2, True) for rows in (64, 48, 32, 16)),
     *(Tile(rows, 2, False, (1, 1, 4)) for rows in (64, 32, 16)),
-    Tile(16, 2, False, (1, 1, 4), by_stages=True),
+    *(Tile(rows, 2, False, (1, 1, 4), by_stages=True) for rows in (48, 32, 16)),
 )
 _PAIRED_PROMOTED = (Tile(96, 2, False), Tile(64, 2, False), Tile(32, 2, False), Tile(16, 2, False))
 #: Tall tiles of pairs for factors of rows are by rows: a thread reads two factors a stage, not one for each two sums.

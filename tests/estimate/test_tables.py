@@ -20,9 +20,11 @@ from evt.plan.cards import find_card
 UNTIMED = {
     *(f"own_pingpong_{rows}x128x64" for rows in (96, 152, 168)),
     *(f"own_pingpong_{rows}x64x64" for rows in (72, 88, 120)),
-    *(f"own_cooperative_{rows}x128x64" for rows in (80, 104)),
+    "own_pingpong_48x128x64",
+    *(f"own_cooperative_{rows}x128x64" for rows in (80, 88, 104, 112, 176)),
     *("own_cooperative_80x128x64_2x2", "own_cooperative_96x128x64_2x1x4", "own_cooperative_32x256x64_1x1x4"),
-    *(f"own_stages_{tile}" for tile in ("32x64x64_1x1x4", "16x64x64_1x1x8", "16x128x64_1x1x4")),
+    *(f"own_stages_{tile}" for tile in ("32x64x64_1x1x4", "16x64x64_1x1x8")),
+    *(f"own_stages_{rows}x128x64_1x1x4" for rows in (48, 32, 16)),
     *("own_cooperative_256x128x64_2x1", "own_cooperative_256x128x64_1x2x2"),
     *(f"own_cooperative_192x128x64_{cluster}" for cluster in ("1x2x2", "1x1x2", "1x1x4")),
     *(f"own_cooperative_128x128x64_{cluster}" for cluster in ("2x1x2", "1x2x4", "1x4x2", "1x1x4")),
