@@ -143,6 +143,35 @@ def test_launches_write_lines_channels_last() -> None:
     assert code.count("empty_strided_cpu((2, 16, 20), (320, 1, 16), ") == 2
 
 
+@pytest.mark.parametrize(
+    ("taps", "groups"),
+    [(3, 16), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((1, 1), (3, 1), (3, 2), (1, 16)))],
+)
+def test_readers_of_lines(taps: int, groups: int) -> None:
+    """Some need contiguous memory, some read the channels together."""
+    torch.manual_seed(0)
+    x, w, v = torch.randn(2, 16, 20), torch.randn(16, 16 // groups, taps), torch.randn(16, 1, 5)
+
+    def function(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.relu(torch.conv1d(x, w, padding=taps // 2, groups=groups))
+        heads = y.reshape(2, 4, 4, -1).softmax(-1)
+        return (
+            y,
+            y.flatten(1),
+            y.mT @ v[:, 0],
+            torch.conv1d(y, v, groups=16),
+            y[:, 1:, ::2] * 2,
+            heads,
+            y.amax(-1),
+            y.mT,
+        )
+
+    wanted = function(x, w, v)
+    for got, want in zip(compiled(function)(x, w, v), wanted, strict=True):
+        close(got, want)
+        assert got.stride() == want.stride()
+
+
 def test_fused_modules_keep_copies_of_their_weights(copies: Any) -> None:
     model, x = net(), image().contiguous(memory_format=LAST)
     fused = evt.fuse(model, (x,))
