@@ -250,6 +250,8 @@ def _reduction(kind: str) -> Callable[[Node, Arguments], Reduced | None]:
         if operand is None or not is_tensor(node) or not dtype_of(node).is_floating_point:
             return None
         rank = len(shape_of(operand))
+        if not rank:
+            return None
         places = arguments["dim"]
         places = [places] if isinstance(places, int) else places
         if not places:

@@ -18,6 +18,7 @@ from evt.fx.aten import base_name
 from evt.fx.equal import merge_equal
 
 from .compiling import ALWAYS
+from .training import fused
 
 _STEPS: tuple[Any, ...] = (
     torch.relu, torch.tanh, lambda x: x * 2, lambda x: x.T, lambda x: x[:2, :2], lambda x: x.clone(),
@@ -96,3 +97,15 @@ def test_a_region_stores_a_repeated_operator_once() -> None:
     with torch.no_grad():
         torch.testing.assert_close(made(x), model(x), rtol=5e-3, atol=5e-3)
     assert "D1" not in str(evt.report(made))
+
+
+@pytest.mark.parametrize("reduce", [torch.sum, torch.amax, torch.mean, lambda x, dim: torch.var(x, dim, correction=0)])
+def test_reductions_of_numbers(reduce: Any) -> None:
+    """A number has the dimensions 0 and -1 for PyTorch, and none to reduce."""
+    x, w = torch.randn(4, 8), torch.randn(8, 8)
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x @ w) + reduce(x.sum(), -1)
+
+    with torch.no_grad():
+        torch.testing.assert_close(fused(function)(x, w), function(x, w))
