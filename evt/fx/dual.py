@@ -104,8 +104,9 @@ def _shared(first: Node, second: Node) -> tuple[Node, Node | None, Node | None] 
         return b.b, None, b.terms[0].value if b.terms else None
     if one is None or other is None:
         return None
-    (x, _, rstd, mean, *_), (same_x, _, factor, _, _, constant) = one, other
-    return (b.b, factor, constant) if _is_one(x, same_x) and _is_one(rstd, factor) and mean is None else None
+    (x, _, rstd, mean, *_), (same_x, _, factor, other_mean, _, constant) = one, other
+    alike = _is_one(x, same_x) and _is_one(rstd, factor) and mean is other_mean is None
+    return (b.b, factor, constant) if alike else None
 
 
 def _is_one(one: Node | None, other: Node | None) -> bool:

@@ -17,7 +17,7 @@ from evt.fx.aten import Arguments, base_name, is_tensor, operator_name, shape_of
 from evt.fx.index_map import all_same, same
 from evt.fx.op_semantics import Applied, semantics
 from evt.fx.sizes import shaped
-from evt.fx.views import RESHAPES, is_view
+from evt.fx.views import RESHAPES, base_of, is_view
 
 aten = torch.ops.aten
 #: The key in ``node.meta`` of a second half, with the first half.
@@ -67,12 +67,12 @@ def join(second: Node) -> Node:
 
 
 def _write_units(graph: Graph, devices: Collection[str]) -> None:
-    """Write gated linear units, ``glu(x)``, as the product of a half and the sigmoid of the other half."""
+    """Write gated linear units of products, ``glu(x)``, as the product of a half and the sigmoid of the other half."""
     for node in graph.find_nodes(op="call_function", target=aten.glu.default):
         arguments = Arguments(node)
         x, dim = arguments["self"], arguments["dim"]
         size = shape_of(node)[dim]
-        if isinstance(size, int) and node.meta["val"].device.type in devices:
+        if isinstance(size, int) and _is_product(base_of(x)) and node.meta["val"].device.type in devices:
             with graph.inserting_before(node):
                 one, other = (_call(node, aten.slice.Tensor, x, dim, start, start + size) for start in (0, size))
                 made = _call(node, aten.mul.Tensor, one, _call(node, aten.sigmoid.default, other))
