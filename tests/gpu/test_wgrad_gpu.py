@@ -17,7 +17,7 @@ from evt.runtime.kernels import device_target, plan_kernels
 from evt.runtime.plans import kernel_sources
 from tests.gpu.builds import build_selected
 from tests.gpu.own_kernels import check_call, random
-from tests.support.convolutions import last
+from tests.support.convolutions import STREAMED, last
 
 pytestmark = pytest.mark.gpu
 
@@ -58,7 +58,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any], tuple[tuple[int, ...], ...]]] =
     "1x1-padded": (PLAIN, "f16", {"kernel_size": 1, "padding": 1}, SIZES[1:5]),
     **{
         f"1x1-{tile}": (MANY, "bf16", {"kernel_size": 1, "config": f"wgrad_{tile}"}, SIZES[:7])
-        for tile in ("128x128", "128x256", "256x128", "128x192", "128x384", "64x256", "256x64", "64x64")
+        for tile in ("128x128", "128x256", "256x128", "128x192", "128x384", "64x256", "256x64", "64x128", "64x64")
     },
     # Tiles whose blocks of channels are of several taps, and clusters that share all tiles.
     **{
@@ -75,11 +75,14 @@ CASES: dict[str, tuple[str, str, dict[str, Any], tuple[tuple[int, ...], ...]]] =
         {"kernel_size": (2, 3), "padding": 1, "dilation": 2, "config": "wgrad_256x128"},
         SIZES[1:7],
     ),
-    "3x3-streamed": (
-        *(MANY, "bf16"),
-        {"kernel_size": 3, "padding": 1, "config": "wgrad_128x256"},
-        ((64, 512, 512, 7, 7), (40, 328, 520, 9, 8), (100, 512, 640, 7, 7)),
-    ),
+    **{
+        f"{taps}x{taps}-{config}-streamed": (
+            *(SCALED if config == "wgrad_128x128" else MANY, "bf16"),
+            {"kernel_size": taps, "padding": taps // 2, "config": config},
+            sizes,
+        )
+        for (taps, config), sizes in STREAMED.items()
+    },
 }
 
 

@@ -235,18 +235,24 @@ PRODUCTS = [
         marks=SLOW,
     ),
 ]
+#: Those with the most parameters.
+GRADIENTS = [
+    pytest.param(
+        *("conv2d_dgrad", (2, 64, 15, 9), (64, 32, 3, 4)),
+        {"padding": 1, "stride": 2, "output_padding": (0, 1), "dilation": (2, 1)},
+        *("conv-halo-3x",),
+        id="residues",
+    ),
+    pytest.param(
+        *("conv2d_wgrad", (100, 520, 14, 14), (100, 2048, 14, 14), {"kernel_size": 1}, "conv-wgrad-3x"), id="streamed"
+    ),
+]
 CONVOLUTIONS = [
     pytest.param("conv2d", (8, 64, 56, 56), (128, 64, 3, 3), {"padding": 1, "stride": 2}, "conv-halo-3x", id="strided"),
     pytest.param("conv2d", (8, 3, 64, 64), (64, 3, 7, 7), {"padding": 3, "stride": 2}, "conv-halo-padded-3x", id="few"),
     pytest.param("conv3d", (2, 32, 8, 14, 14), (64, 32, 3, 3, 3), {"padding": 1}, "conv-halo-3x", id="volume"),
     pytest.param(
         *("conv3d", (2, 32, 8, 14, 14), (64, 32, 3, 1, 1), {"padding": (1, 0, 0)}, "conv-halo-3x"), id="columns"
-    ),
-    pytest.param(
-        *("conv2d_dgrad", (2, 64, 15, 9), (64, 32, 3, 4)),
-        {"padding": 1, "stride": 2, "output_padding": (0, 1), "dilation": (2, 1)},
-        *("conv-halo-3x",),
-        id="residues",
     ),
     pytest.param(
         "conv2d", (8, 64, 56, 56), (64, 1, 7, 7), {"padding": 3, "groups": 64}, "conv-depthwise-3x", id="depth"
@@ -421,8 +427,10 @@ def test_groups_of_rows(config: str, fake: Path, tmp_path: Path) -> None:
     compare(plan, calls, fake, tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("operation", "x", "w", "settings", "route"), CONVOLUTIONS)
+SLOW_CONVOLUTIONS = [pytest.param(*each.values, id=each.id, marks=SLOW) for each in CONVOLUTIONS]
+
+
+@pytest.mark.parametrize(("operation", "x", "w", "settings", "route"), [*GRADIENTS, *SLOW_CONVOLUTIONS])
 def test_convolutions(operation, x, w, settings, route, fake, tmp_path) -> None:
     op = getattr(evt, operation)("D = relu(acc + bias[n]); s = sum[m](D)", route=route, **settings)
     plan, geometry = op.plan("sm90", "f16", "f16", shapes=(x, w)), Convolution.of(operation, settings)

@@ -27,6 +27,7 @@ from evt.plan.geometry.wgrad import (
 )
 from evt.plan.geometry.wgrad_choice import cluster_of
 from evt.plan.wgrad import ONE_TAP, geometry_of, problem_of, tiles_of, time
+from tests.support.convolutions import STREAMED
 
 ROUTE = "conv-wgrad-3x"
 
@@ -131,6 +132,18 @@ def test_refusals(reason: str, operand: str, geometry: dict[str, int]) -> None:
 def test_volumes_are_refused() -> None:
     with pytest.raises(evt.TargetError, match="the filters are volumes"):
         evt.conv3d_wgrad("D = acc", kernel_size=3, route=ROUTE).plan("sm90", "f16", "f16")
+
+
+@pytest.mark.parametrize(("taps", "config"), STREAMED)
+def test_sizes_for_tests_of_streamed_tiles_are_streamed(taps: int, config: str) -> None:
+    """A changed model of time would let the tests on a GPU launch other clusters."""
+    geometry = {"padding": taps // 2}
+    for images, channels, filters, *pixels in STREAMED[taps, config]:
+        shapes = (images, filters, *pixels), (images, channels, *pixels)
+        op = evt.conv2d_wgrad("D = acc", kernel_size=taps, route=ROUTE, config=config, **geometry)
+        plan = op.plan("sm90", "bf16", "bf16", shapes=shapes)
+        asked = Convolution.of("conv2d", geometry).problem(shapes[1], (filters, channels, taps, taps))
+        assert cluster_of(problem_of(asked.sizes), plan.mainloop.part.kind).streamed
 
 
 def test_partial_sums_have_whole_tiles() -> None:
