@@ -270,7 +270,7 @@ def _tiles(tile: Tile, size: Size) -> tuple[int, int]:
     """
     down, across, splits = tile.cluster
     tall, groups = tile.rows * down, min(size.groups, size.rows)
-    equal = groups * ceil_div(ceil_div(size.rows, groups), tall)
+    equal = groups * ceil_div(ceil_div(size.rows, max(groups, 1)), tall)
     varying = max(groups, ceil_div(size.rows, tall) + groups // 2)
     of_rows = ceil_div(size.columns, tile.columns * across) * size.batches * down * across * splits
     return equal * of_rows, varying * of_rows

@@ -105,19 +105,25 @@ def compiled(text: str, fake: Path, folder: Path) -> ctypes.CDLL:
 
 
 def parts(layout: Layout, params: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the bytes of each member; the parameters state the lengths of arrays.
+    """Yield the bytes of each member, and of all others together; the parameters state the lengths of arrays.
 
-    A job of operands has another layout with CUTLASS's tuple: GPU tests compare its results.
+    The end of an array, up to the next member, may have any bytes, as have four bytes in front of a member of eight. A
+    job of operands has another layout with CUTLASS's tuple: GPU tests compare its results.
     """
     if any(".operands." in name for name in layout.members):
         return
+    others, starts = bytearray(params), [*sorted(at for at, _ in layout.members.values()), len(params)]
     for name, (at, kind) in layout.members.items():
+        end = starts[starts.index(at) + 1] if "[0]" in name else at
         size = ctypes.sizeof(C_TYPES[kind]) if kind else _DESCRIPTOR
         if "[0]" in name:
             count = "taps.groups" if "starts" in name else "taps.number"
             (number,) = struct.unpack_from("i", params, layout.members[count][0])
             size *= number
         yield name, params[at : at + size]
+        first, end = at - 4 * (size == 8), max(end, at + size)
+        others[first:end] = bytes(end - first)
+    yield "others", bytes(others)
 
 
 def launched(launcher: Launcher, call: bytes) -> list[Layout]:

@@ -57,3 +57,8 @@ def test_groups_of_whole_tiles_take_little_longer(seed: int) -> None:
     longer = whole._replace(rows=whole.rows + tall * groups // 4)
     assert waves(tile, whole) <= waves(tile, grouped) <= waves(tile, longer)
     assert microseconds(tile, whole) <= microseconds(tile, grouped)
+
+
+@pytest.mark.parametrize("groups", [1, 8])
+def test_no_rows_have_no_tiles(groups: int) -> None:
+    assert {waves(tile, Size(0, 64, 128, 4.0, 132, groups=groups)) for tile in (*OFFERED, *ASKED)} == {0}
