@@ -241,7 +241,7 @@ PRODUCTS = [
         marks=SLOW,
     ),
 ]
-#: Those with the most parameters.
+#: The kernels with the most parameters.
 GRADIENTS = [
     pytest.param(
         *("conv2d_dgrad", (2, 64, 15, 9), (64, 32, 3, 4)),
