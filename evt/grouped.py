@@ -198,7 +198,7 @@ class GroupedProgram(Described):
     ) -> Any:
         """Run the program on all groups; see the class."""
         if others:
-            refuse_positional(self.request.inputs, others)
+            refuse_positional(("offsets", *self.request.inputs), others)
         return self._caller(A, B, inputs, out, offsets)
 
 

@@ -215,7 +215,9 @@ class Survey:
         nearest, *others = sorted(self.asked, key=self._distance)
         reason = nearest.reasons[0].reason
         advice = "; ".join(each.route.otherwise for each in self.asked if each.route.otherwise)
-        refusals = [refusal for each in (nearest, *others) for refusal in each.reasons if not self._is_beside(each)]
+        # A route with more reasons is for other problems: its places would mislead.
+        near = [nearest, *(each for each in others if len(each.reasons) <= len(nearest.reasons))]
+        refusals = [refusal for each in near for refusal in each.reasons if not self._is_beside(each)]
         if self.named is not None and len(self.asked) == 1:
             message = f"the route {nearest.route.name} cannot compile this program: {reason}"
             notes = tuple(refusal.reason for refusal in nearest.reasons[1:])

@@ -106,6 +106,15 @@ def test_a_refusal_is_no_stock_epilogue_only_where_those_are_asked_for() -> None
     assert found.secondary == ()
 
 
+def test_places_of_routes_for_other_problems_are_not_shown() -> None:
+    """The route of batches has more reasons than the nearest one: its places would mislead."""
+    op = evt.gemm("gemm(A: bf16[m, k], B: i4[n, k]); in s: bf16[n, k/64]; B = s*B; D = acc", route="own")
+    with pytest.raises(evt.TargetError, match="a stage has 128 elements of k") as raised:
+        op.explain("sm90")
+    (found,) = raised.value.diagnostics
+    assert found.secondary == ()
+
+
 def test_a_refusal_of_a_graph_names_the_other_graphs_node() -> None:
     builder = Builder()
     acc = builder.add(Acc())
