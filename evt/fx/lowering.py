@@ -27,6 +27,7 @@ import evt.runtime.folded
 import evt.runtime.group_norm  # noqa: F401  both register operators
 from evt.fx.compared import STORED
 from evt.fx.index_map import same
+from evt.fx.shown import ORDERED
 from evt.reference import is_image
 from evt.request import Request
 from evt.runtime.call import caller_of
@@ -143,6 +144,15 @@ def _lower_stored(tensor: Any) -> Any:
     return tensor
 
 
+def _lower_ordered(tensor: Any, dims: Sequence[int]) -> Any:
+    """Store a tensor with its dimensions in an order, outermost first; copy it if it lies otherwise."""
+    tensor.realize()
+    order = [0] * len(dims)
+    for place, dim in enumerate(reversed(dims)):
+        order[dim] = place
+    return ir.ExternKernel.require_stride_order(tensor, order)  # type: ignore[no-untyped-call, unused-ignore]
+
+
 def _is_given(data: Any) -> bool:
     """Return whether a tensor is in memory, and no kernel of Inductor's computes it."""
     while isinstance(data, ir.MutableBox | ir.BaseView):
@@ -197,4 +207,5 @@ def register() -> None:
     made.make_fallback(_GROUP_NORM, _ordered, warn=False)
     made.make_fallback(_FOLDED, warn=False)
     made.register_lowering(STORED, type_promotion_kind=None)(_lower_stored)
+    made.register_lowering(ORDERED, type_promotion_kind=None)(_lower_ordered)
     made.register_lowering(_FOLDED, type_promotion_kind=None)(_lower_folded)

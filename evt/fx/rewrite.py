@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Protocol
@@ -17,12 +17,13 @@ from evt.fx.aten import CONSTANT, is_constant, operator_name, shape_of
 from evt.fx.build import RegionProgram
 from evt.fx.example import tensor_of
 from evt.fx.gradient import leave_unread
-from evt.fx.index_map import Arrangement, Size
+from evt.fx.index_map import Arrangement, Size, all_same, same
 from evt.fx.kernels import program_text
 from evt.fx.results import keep_strides
+from evt.fx.shown import keep_shown
 from evt.fx.sizes import shaped
 from evt.fx.verify import verify
-from evt.reference.convolution import from_view, to_view
+from evt.reference.convolution import from_view, is_image, to_view
 from evt.runtime.convolution import is_readable, pitch_of
 from evt.runtime.memory_format import copied_channels_last, follows_channels_last
 
@@ -80,10 +81,14 @@ def rewrite(graph: Graph, fused: Sequence[RegionProgram], caller: CallWriter = R
     verify(graph, fused)
     now: dict[Node, Node] = {}
     images: dict[Node, Node] = {}
+    moved: dict[Node, Sequence[Size]] = {}
     for each in fused:
         _replace(graph, each, now, images, caller)
+        if not caller.strided:
+            moved.update(_moved(each, now))
     _sort(graph)
     graph.eliminate_dead_code()
+    keep_shown(graph, moved)
     if fused:
         leave_unread(graph)
     for node in graph.nodes if fused else ():
@@ -132,6 +137,23 @@ def _replace(
     for node in reversed(fused.region.nodes):
         if not node.users:
             graph.erase_node(node)
+
+
+def _moved(fused: RegionProgram, now: Mapping[Node, Node]) -> Iterator[tuple[Node, Sequence[Size]]]:
+    """Yield the results of a region that kernels store with other strides than traced, with the traced strides."""
+    request = fused.program.request
+    outputs = map(request.dag.output.__getitem__, request.outputs)
+    for output, result in zip(outputs, fused.results, strict=True):
+        traced, made = result.node.meta["val"].stride(), now[result.node]
+        value = made.meta["val"]
+        is_last = request.convolution is not None and is_image(output)
+        if is_last and all_same(tuple(value.shape), result.stored):
+            value = _packed(value, result.stored, True)
+        elif is_last and value.dim() > 1:
+            yield made, traced
+            continue
+        if not all(same(size, 1) or same(x, y) for size, x, y in zip(value.shape, value.stride(), traced, strict=True)):
+            yield made, traced
 
 
 def _packed(like: torch.Tensor, shape: Sequence[Size], last: bool) -> torch.Tensor:

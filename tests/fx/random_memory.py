@@ -153,6 +153,8 @@ class _Maker:
             lambda v: v[2].addmm_(v[0], v[1]),
             lambda v: v[2] + v[0] @ v[1],
             lambda v: torch.matmul(v[0].expand(2, -1, -1), v[1]),
+            lambda v: functional.conv1d(v[0].t()[None], v[count - 2][..., None], v[4])[0].t(),
+            lambda v: functional.conv1d(v[0][..., None], v[count - 2][..., None])[..., 0],
         ]
         if choose.random() < 0.3:
             self.try_(model, self.draw(count))
@@ -307,23 +309,22 @@ def check_compiled(seed: int) -> int:
 def check_inductor(seed: int) -> int:
     """Assert that a random function is the same compiled by evt and Inductor, where Inductor alone keeps it."""
     options = {"evt.rule": "always", "evt.devices": ("cpu",)}
-    return _compiled(
-        seed, lambda model: torch.compile(model, backend="evt", options=options), lambda model: torch.compile(model)
-    )
+    ours = lambda model: torch.compile(model, backend="evt", options=options)  # noqa: E731
+    return _compiled(seed, ours, torch.compile, strict=True)
 
 
-def _compiled(seed: int, ours: Callable[[Any], Any], theirs: Callable[[Any], Any]) -> int:
+def _compiled(seed: int, ours: Callable[[Any], Any], theirs: Callable[[Any], Any], strict: bool = False) -> int:
     model, inputs, coarsest = make(seed)
     RECORDS.clear()
     torch._dynamo.reset()
     with torch.no_grad():
         try:
-            _compare(model, ours(model), inputs, coarsest, strict=False)
+            _compare(model, ours(model), inputs, coarsest, strict)
         except Exception:
             torch._dynamo.reset()
             try:
                 again, inputs, coarsest = make(seed)
-                _compare(again, theirs(again), inputs, coarsest, strict=False)
+                _compare(again, theirs(again), inputs, coarsest, strict)
             except Exception:
                 return 0
             raise
