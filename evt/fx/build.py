@@ -218,6 +218,12 @@ class _Building:
             stored = IndexMap(tuple(dim for dim in self.root.dims if dim.mode in modes or not dim.mode))
             if self.region.product.is_convolution:
                 stored = self.root.only(modes)
+            if (
+                modes == ["m"]
+                and self.region.product.is_convolution
+                and not self.region.product.operation.endswith("wgrad")
+            ):
+                stored = IndexMap((self.root.dims[0], *self.root.dims[2:]))  # [N, P, Q]
         arrangement = stored.arrange(stored.sizes, index_map)
         if arrangement is None:
             raise UnbuiltError("a result's dimensions are not made of the product's")
@@ -396,7 +402,7 @@ class _Building:
             if found is None:
                 raise UnbuiltError(f"`{node.name}` varies over other batches than the product has")
             arrangement = found
-        key = node, repr(arrangement)  # symbols have no hash
+        key = node, repr((modes, arrangement))  # symbols have no hash
         known = self.loads.get(key)
         if known is None:
             name = f"x{len(self.loads)}"

@@ -27,6 +27,7 @@ import evt.runtime.folded
 import evt.runtime.group_norm  # noqa: F401  both register operators
 from evt.fx.compared import STORED
 from evt.fx.index_map import same
+from evt.fx.rewrite import STRIDES
 from evt.fx.shown import ORDERED
 from evt.reference import is_image
 from evt.request import Request
@@ -57,6 +58,10 @@ class _Launch(ir.ExternKernelOut):  # type: ignore[misc, unused-ignore]
 
     def codegen(self, wrapper: Any) -> None:
         self.codegen_comment(wrapper)
+        unread = self.get_name() in V.graph.removed_buffers  # the kernel writes this result, so it needs memory
+        if unread:
+            V.graph.removed_buffers.discard(self.get_name())
+            wrapper.codegen_allocation(self)
         a, b, *inputs = map(self._passed, self.inputs)
         memory = [each.codegen_reference() for each in (self, *self.memory)]
         results = zip(memory, ("None" if each.size else "((), (), 0)" for each in self.results), strict=True)
@@ -68,6 +73,8 @@ class _Launch(ir.ExternKernelOut):  # type: ignore[misc, unused-ignore]
         name = f"evt_launch_{sha256((made + self.shapes).encode()).hexdigest()[:8]}"
         self._define(wrapper, f"{name} = {made}")
         wrapper.writeline(f"{name}[{symbols or '()'}{',' if len(self.symbols) == 1 else ''}]({', '.join(names)})")
+        if unread:
+            wrapper.codegen_free(self)
 
     def _passed(self, tensor: Any) -> tuple[str, str]:
         """Return the name of a tensor's buffer in the code, and the view of that buffer or "None"."""
@@ -182,11 +189,12 @@ def _ordered(node: Node, *args: Any, **keywords: Any) -> tuple[Any, Any]:
     Inductor writes a computed value that is expanded as one of all its elements. Its dimensions of stride 0 become the
     outermost ones: as the innermost ones, which their stride makes them, they would leave rows and columns strided.
     """
+    planned = iter(node.meta.get(STRIDES, ()))
 
     def ordered(given: Any, known: Any) -> Any:
         if not (isinstance(known, Node) and isinstance(given, ir.IRNode)):
             return given
-        strides = known.meta["val"].stride()
+        strides = next(planned, None) or known.meta["val"].stride()
         if not ir.is_storage_and_layout(given):
             outermost = sum(strides) + 1
             strides = [outermost if same(stride, 0) else stride for stride in strides]

@@ -28,6 +28,7 @@ from evt.fx.partition import partition
 from evt.fx.product import Product, find_product
 from evt.fx.region import FusionRegion
 from evt.fx.rematerialize import rematerialize
+from evt.fx.sizes import read_sizes_of_inputs
 from evt.fx.skip_reason import SkipReason
 from evt.fx.views import is_view
 from evt.html import Html, code, page, table
@@ -118,6 +119,7 @@ def find_regions(
     Products in ``left`` are skipped, for these reasons.
     """
     Settings.of(**(settings or {}))
+    read_sizes_of_inputs(graph)
     graph.eliminate_dead_code()  # a product without readers gets no kernel
     found = partition(graph, left=left)
     outcomes = {node: Outcome(node, None, reason) for node, reason in found.skipped.items() if _is_product(reason)}

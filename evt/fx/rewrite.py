@@ -28,6 +28,9 @@ from evt.runtime.convolution import is_readable, pitch_of
 from evt.runtime.memory_format import copied_channels_last, follows_channels_last
 
 aten = torch.ops.aten
+#: The key of the strides of a call's operands and arguments, for which its kernel is planned. Inductor updates the
+#: strides of views after a result of a convolution is stored channels last.
+STRIDES = "evt_strides"
 
 
 class CallWriter(Protocol):
@@ -133,6 +136,7 @@ def _replace(
         if call not in values:
             call.meta["val"] = [value.meta["val"] for value in values]
         call.meta["evt"] = fused
+        call.meta[STRIDES] = [each.meta["val"].stride() for each in (*operands, *arguments)]
     graph.erase_node(mark)
     for node in reversed(fused.region.nodes):
         if not node.users:

@@ -29,9 +29,10 @@ _LIBRARY = _Library("evt", "FRAGMENT")
 _LIBRARY.define("ordered(Tensor tensor, int[] dims) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 
 
-def _ordered(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+def _ordered(tensor: torch.Tensor, dims: list[int]) -> torch.Tensor:
     back = sorted(range(len(dims)), key=dims.__getitem__)
-    return tensor.permute(dims).clone(memory_format=torch.contiguous_format).permute(back)
+    copied: torch.Tensor = tensor.permute(dims).clone(memory_format=torch.contiguous_format)
+    return copied.permute(back)
 
 
 _LIBRARY.impl("ordered", _ordered, "CompositeExplicitAutograd")

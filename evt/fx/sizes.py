@@ -10,8 +10,11 @@ from torch.fx import Graph, Node, Proxy
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
-from evt.fx.aten import shape_of
+from evt.fx.aten import base_name, shape_of
 from evt.fx.index_map import Size, all_same
+
+#: Operators that read a tensor's sizes, and no elements.
+_SIZES = ("sym_size", "sym_numel")
 
 
 def written(graph: Graph, size: Any) -> int | Node:
@@ -45,6 +48,16 @@ def _symbol(graph: Any, symbol: object) -> Any:
                 made.meta["val"] = size
                 return made
     raise LookupError(f"no node of the graph has the size {symbol}")
+
+
+def read_sizes_of_inputs(graph: Graph) -> None:
+    """Compute sizes of computed tensors from the first sizes, in place: no kernel stores a tensor for its size."""
+    for node in list(graph.nodes):
+        size = node.meta.get("val")
+        if base_name(node) in _SIZES and node.args[0].op == "call_function" and isinstance(size, int | torch.SymInt):
+            with graph.inserting_before(node):
+                node.replace_all_uses_with(written(graph, size), propagate_meta=False)
+            graph.erase_node(node)
 
 
 def shaped(graph: Graph, node: Node, shape: Sequence[Size]) -> Node:

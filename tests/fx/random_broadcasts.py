@@ -1,13 +1,15 @@
 """Random operands of permuted products: ``check(seed)`` compares a fused function with eager.
 
 The result of a product is split and permuted. Its operands have some of its dimensions, and are themselves permuted,
-reshaped or computed, so the elements of a vector may lie in another order than the rows or columns.
+reshaped or computed, so the elements of a vector may lie in another order than the rows or columns. In a square
+product one vector can be read along the rows and along the columns.
 
     python -m tests.fx.random_broadcasts --count 1000
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 
@@ -27,8 +29,8 @@ _BINARY: tuple[Callable[[Value, Value], Value], ...] = (torch.add, torch.mul, to
 class _Maker:
     """A chain of steps; each step reads the last value and the inputs. ``kept`` are the steps that give results."""
 
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
+    def __init__(self, seed: int, square: bool = False) -> None:
+        self.random, self.square = random.Random(seed), square
         self.generator = torch.Generator().manual_seed(seed)
         self.inputs: list[Value] = []
         self.steps: list[Callable[[Value, Sequence[Value]], Value]] = []
@@ -53,16 +55,24 @@ class _Maker:
         choose = self.random
         rows = ROWS[: choose.randint(1, 3)]
         kind = choose.choice(["linear", "linear", "matmul", "conv2d"])
+        if self.square:
+            kind, rows = choose.choice(["linear", "matmul", "image"]), (COLUMNS,)
         if kind == "conv2d":
             self.input(2, 4, 5, 6), self.input(COLUMNS, 4, 3, 3)
             self.steps.append(lambda x, given: functional.conv2d(x, given[1]))
+        elif kind == "image":
+            self.input(1, 4, COLUMNS, 1), self.input(COLUMNS, 4, 1, 1)
+            self.steps.append(lambda x, given: functional.conv2d(x, given[1]))
+        elif kind == "matmul" and self.square:
+            self.input(COLUMNS, COLUMNS, DEPTH), self.input(COLUMNS, DEPTH, COLUMNS)
+            self.steps.append(lambda x, given: x @ given[1])
         elif kind == "matmul":
             self.input(*rows, 5, DEPTH), self.input(*rows, DEPTH, COLUMNS)
             self.steps.append(lambda x, given: x @ given[1])
         else:
             self.input(*rows, DEPTH), self.input(COLUMNS, DEPTH)
             self.steps.append(lambda x, given: functional.linear(x, given[1]))
-            if choose.random() < 0.6:
+            if choose.random() < 0.6 and not self.square:
                 self.steps.append(lambda x, _: x.unflatten(-1, (2, 3)))
         for _ in range(choose.randint(1, 4)):
             self.permute()
@@ -94,11 +104,13 @@ class _Maker:
         change = [choose.choice(_UNARY) for _ in range(choose.randint(0, 2))]
         order = self.order(len(shape))
         stored = [shape[place] for place in order]  # and permuted back, or read in another order
-        place, back = self.input(*stored), [order.index(dim) for dim in range(len(shape))]
+        known = [place for place, each in enumerate(self.inputs) if each.numel() == math.prod(stored)]
+        place = choose.choice(known) if self.square and known and choose.random() < 0.7 else self.input(*stored)
+        back = [order.index(dim) for dim in range(len(shape))]
         again = choose.random() < 0.3
 
         def step(value: Value, given: Sequence[Value]) -> Value:
-            operand = given[place].permute(order if again else back).reshape(shape)
+            operand = given[place].reshape(stored).permute(order if again else back).reshape(shape)
             for function in change:
                 operand = function(operand)
             return combine(value, operand)
@@ -109,6 +121,12 @@ class _Maker:
 def check(seed: int) -> int:
     """Assert that a random function gives the same fused; return how many regions it has."""
     made = _Maker(seed).make()
+    return len(fused(made, *made.inputs).regions)
+
+
+def check_square(seed: int) -> int:
+    """Assert that a random function of a square product gives the same fused; return how many regions it has."""
+    made = _Maker(seed, square=True).make()
     return len(fused(made, *made.inputs).regions)
 
 
@@ -128,4 +146,4 @@ def check_gradients(seed: int) -> int:
 
 
 if __name__ == "__main__":
-    check_seeds(__doc__, {"fuse": check, "compile": check_gradients})
+    check_seeds(__doc__, {"fuse": check, "square": check_square, "compile": check_gradients})

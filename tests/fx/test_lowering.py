@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -269,4 +270,50 @@ def test_code_in_cxx_calls_programs(backend: str) -> None:
     x, w = random(6, 16), random(16, 24)
     found = torch.compile(function, backend=backend, options={"cpp_wrapper": True}, dynamic=True)(x, w)
     for got, want in zip(found, function(x, w), strict=True):
+        close(got, want)
+
+
+def test_results_whose_size_is_read_are_not_stored() -> None:
+    """Nothing reads the image but its number of elements, which is symbolic."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = torch.nn.Conv2d(8, 8, 3), torch.nn.BatchNorm2d(8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.norm(self.conv(x))
+            return x * 2
+
+    model, x = Model(), torch.randn(2, 8, 6, 6)
+    other = copy.deepcopy(model)
+    compiled(model, dynamic=True)(x)
+    other(x)
+    close(model.norm.running_var, other.norm.running_var)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_views_of_images_are_read_as_planned(dynamic: bool) -> None:
+    """The channels of one image are batches of a product; the kernel of the convolution stores them last."""
+
+    def function(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        images = torch.relu(torch.conv2d(x, w, padding=1))
+        return torch.relu(y @ images[0])
+
+    w = torch.randn(8, 4, 3, 3)
+    made = compiled(function, dynamic=dynamic)
+    for side in (5, 6) if dynamic else (5,):
+        x, y = torch.randn(1, 4, side, 7), torch.randn(8, 3, side)
+        close(made(x, w, y), function(x, w, y))
+
+
+def test_a_first_result_that_no_kernel_reads_has_memory() -> None:
+    """Inductor needs no elements for a part without elements, and gives the result no buffer."""
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.relu(a @ b)
+        return y[:, :0].sum(-1), y.sum(0)
+
+    a, b = torch.randn(4, 8), torch.randn(8, 6)
+    for got, want in zip(compiled(function)(a, b), function(a, b), strict=True):
         close(got, want)

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from .fusing import fused
-from .random_broadcasts import check, check_gradients
+from .random_broadcasts import check, check_gradients, check_square
 from .seeds import Value
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fresh_compiler")]
@@ -23,6 +23,11 @@ PERMUTED = (5, 9, 10, 12, 13, 14, 34, 35, 36, 41, 48, 264, 268, 272)
 )
 def test_broadcasts_are_eager(seed: int) -> None:
     check(seed)
+
+
+@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(each, marks=pytest.mark.slow) for each in range(12, 200))])
+def test_vectors_along_rows_and_columns_are_eager(seed: int) -> None:
+    check_square(seed)
 
 
 @pytest.mark.parametrize("seed", [5, 12, *(pytest.param(each, marks=pytest.mark.slow) for each in range(700, 800))])
@@ -60,6 +65,17 @@ def test_one_element_of_a_vector_is_not_the_vector(part: str, rows: int) -> None
         fused(lambda x, w, v: functional.linear(x, w) * (v * take(v[:, 0])), x, weight, of_rows)
     if rows == 1:  # the row of A is a vector of columns
         fused(lambda x, w: functional.linear(x, w) + x * take(x[0]), x, weight)
+
+
+@pytest.mark.parametrize("size", [(1, 6, 1), (1, 6, 5), (1, 1, 1), (2, 3, 4)])
+def test_sums_of_small_images(size: tuple[int, int, int]) -> None:
+    """A sum over channels is stored as [N, P, Q], also where N or Q is 1."""
+    images, height, width = size
+    x, weight = torch.randn(images, 4, height, width), torch.randn(6, 4, 1, 1)
+    for dims in ([1], [0, 1], [1, 2], [1, 3], [0, 1, 3], [0, 2, 3]):
+        for order in ([0, 1, 2, 3], [3, 2, 1, 0]):
+            places = [order.index(dim) for dim in dims]
+            fused(lambda x, w: torch.relu(functional.conv2d(x, w)).permute(order).sum(places), x, weight)  # noqa: B023
 
 
 def test_rows_that_are_permuted_read_their_own_factors() -> None:

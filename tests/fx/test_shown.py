@@ -9,7 +9,6 @@ import torch
 from torch.nn import functional
 
 from tests.fx.compiling import compiled
-from tests.fx.random_memory import check_inductor
 
 Value = torch.Tensor
 
@@ -72,8 +71,3 @@ def test_a_result_and_its_view_share_memory() -> None:
     want[:, ::2] = 0
     torch.testing.assert_close(whole, want, rtol=1e-4, atol=1e-4)
     assert whole.stride() == want.stride()
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_random_views(seed: int) -> None:
-    check_inductor(seed)
