@@ -213,7 +213,7 @@ class _Building:
         if blocks := [mode for mode in index_map.reduced if is_divided(mode)]:
             kept = sorted((*modes, *blocks), key=lambda mode: MODES.index(base(mode)))
             result = RegionResult(node, *self.blocks(index_map, kept))
-            return Output(name, dtype_in(dtype_of(node)), tuple(kept)), result
+            return Output(name, dtype_in(dtype_of(node)), tuple(kept), batchable="l" not in kept), result
         if index_map.reduced:
             stored = IndexMap(tuple(dim for dim in self.root.dims if dim.mode in modes or not dim.mode))
             if self.region.product.is_convolution:

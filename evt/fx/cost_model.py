@@ -53,6 +53,7 @@ from evt.fx.reductions import by_inductor, in_epilogue, norm_saves, reductions
 from evt.fx.stand_in import beside
 from evt.fx.traffic import Followers, second_weights, traffic_of, turned_by_library
 from evt.fx.upsampling import is_upsampled
+from evt.fx.wide import is_widened
 from evt.ir import Apply, Reduce, TypedDag
 from evt.ir.convolution import ConvolutionProblem
 from evt.ir.dtype import from_torch_name
@@ -205,7 +206,7 @@ def estimate(
     convolution = product.is_convolution
     of_norm = product.node.meta.get(NORM_GAIN, 0.0)
     alone = len(fused.nodes) == 1 and not convolution  # the library computes alpha and the terms as well
-    if alone and not of_norm:
+    if (alone and not of_norm) or is_widened(product.node, fused.nodes):
         return Benefit(0.0, LAUNCH)
     try:
         kernel = (calls or Calls()).fastest(fused, target, _PROCESSORS, here=here)
@@ -253,7 +254,7 @@ def _lost_by_product(fused: RegionProgram, kernel: Plan, time: float) -> float:
     terms = round(_multiplications(fused) / elements / members)
     if isinstance(kernel.mainloop, OwnProduct):
         groups = 1 if fused.region.product.ends is None else hint(shape_of(fused.region.product.b)[0])
-        batches = max(1, elements // max(1, rows * columns)) if kernel.mainloop.batched else 1
+        batches = max(1, elements // max(1, rows * columns))
         sizes = {"m": rows, "n": columns, "k": terms, "l": max(groups, batches)}
         bytes_of_k = terms * kernel.operand_bits // 8
         # Two products of the library take hardly less than one with the columns of both.

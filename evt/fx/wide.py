@@ -9,6 +9,7 @@ write float32 itself, without rounding to 16 bits before:
 from __future__ import annotations
 
 import inspect
+from collections.abc import Collection
 
 import torch
 from torch._inductor import config
@@ -25,17 +26,27 @@ _NARROW = (torch.float16, torch.bfloat16)
 
 def widen(graph: Graph) -> None:
     """Let products on GPUs write float32 that the graph returns."""
-    known = "out_dtype" in inspect.signature(kernels.tuned_mm).parameters
-    if not known or config.cpp_wrapper or not use_aten_gemm_kernels():
-        return
     for node in graph.find_nodes(op="call_function", target=_PRODUCT):
-        readers = list(node.users)
-        narrow = node.meta["val"].device.type == "cuda" and dtype_of(node) in _NARROW
-        if narrow and len(readers) == 1 and _is_returned(readers[0]):
+        if _is_widened(node):
+            (convert,) = node.users
             node.target, node.args = torch.ops.aten.mm.dtype, (*node.args, torch.float32)
-            node.meta["val"] = readers[0].meta["val"]
-            readers[0].replace_all_uses_with(node)
-            graph.erase_node(readers[0])
+            node.meta["val"] = convert.meta["val"]
+            convert.replace_all_uses_with(node)
+            graph.erase_node(convert)
+
+
+def is_widened(product: Node, region: Collection[Node]) -> bool:
+    """Return whether a region computes no more than a product whose float32 the library writes."""
+    return len(region) == 2 and _is_widened(product)
+
+
+def _is_widened(node: Node) -> bool:
+    known = "out_dtype" in inspect.signature(kernels.tuned_mm).parameters
+    if node.target is not _PRODUCT or not known or config.cpp_wrapper or not use_aten_gemm_kernels():
+        return False
+    readers = list(node.users)
+    narrow = node.meta["val"].device.type == "cuda" and dtype_of(node) in _NARROW
+    return narrow and len(readers) == 1 and _is_returned(readers[0])
 
 
 def _is_returned(node: Node) -> bool:
@@ -44,4 +55,4 @@ def _is_returned(node: Node) -> bool:
     return converts and all(user.op == "output" for user in node.users)
 
 
-__all__ = ["widen"]
+__all__ = ["is_widened", "widen"]

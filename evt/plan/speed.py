@@ -143,12 +143,11 @@ def duration(plan: Plan, sizes: Mapping[str, int], card: Card | int) -> Duration
     card = card if isinstance(card, Card) else card_of("", plan.target.name, card)
     start_factor, work_factor = card.fit.factors(kind_of(plan))
     if isinstance(plan.mainloop, OwnProduct):
-        start, work = (
-            gemm_speed.LAUNCH,
-            gemm_speed.work(
-                *_product(plan, sizes, card.multiprocessors), card.bytes_per_us, _evaluated(plan), _clock(card)
-            ),
+        work = gemm_speed.work(
+            *_product(plan, sizes, card.multiprocessors), card.bytes_per_us, _evaluated(plan), _clock(card)
         )
+        count = _launches(plan.mainloop, sizes)
+        start, work = count * gemm_speed.LAUNCH, count * work
     elif isinstance(plan.mainloop, gemv.Gemv):
         row_bytes = sizes["k"] * plan.operand_bits // 8
         start, work = gemv.start_and_work(plan.mainloop.tile, sizes["m"], sizes["n"], row_bytes, card.multiprocessors)
@@ -227,7 +226,7 @@ def traffic(plan: Plan, sizes: Mapping[str, int]) -> float:
     A filter without taps at some pixels of a stride does not load them.
     """
     if isinstance(plan.mainloop, OwnProduct):
-        return gemm_speed.traffic(_product(plan, sizes, 0)[1])
+        return _launches(plan.mainloop, sizes) * gemm_speed.traffic(_product(plan, sizes, 0)[1])
     elements = sizes["m"] * sizes["n"] * sizes.get("l", 1)
     read, written = elements * plan.read_bytes, elements * plan.written_bytes
     if not isinstance(plan.mainloop, Convolution):
@@ -327,9 +326,14 @@ def _halo_problem(plan: Plan, sizes: Mapping[str, int]) -> tuple[BlockedConvolut
 
 def product_microseconds(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> float:
     """Return the microseconds of an own product on an H100: see :mod:`evt.plan.gemm_speed`."""
-    return gemm_speed.microseconds(*_product(plan, sizes, multiprocessors), _evaluated(plan)) + _copying(
-        plan, sizes, _H100
-    )
+    assert isinstance(plan.mainloop, OwnProduct)
+    each = gemm_speed.microseconds(*_product(plan, sizes, multiprocessors), _evaluated(plan))
+    return _launches(plan.mainloop, sizes) * each + _copying(plan, sizes, _H100)
+
+
+def _launches(loop: OwnProduct, sizes: Mapping[str, int]) -> int:
+    """Return the number of launches of a call: a kernel of single products is launched for each batch."""
+    return 1 if loop.has_many else sizes.get("l", 1)
 
 
 def _evaluated(plan: Plan) -> float:

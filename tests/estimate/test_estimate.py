@@ -247,3 +247,14 @@ def test_a_kernel_that_cannot_run_a_call_has_no_estimate() -> None:
 def test_both_operands_have_shapes() -> None:
     with pytest.raises(ArgumentError, match=r"E0607\](.|\n)*expected the shapes of A and B"):
         evt.linear("D = acc").estimate(((8, 8),), "h100")
+
+
+@pytest.mark.parametrize("batches", [2, 16, 64])
+def test_kernels_of_single_products_take_a_launch_for_each_batch(batches: int) -> None:
+    """64 batches were estimated at the time of one: GPT-J's attention launched 512 kernels a step."""
+    formula = "D = acc/8; D1 = max[n](acc)"
+    single = evt.gemm(formula, route="gemm-own-3x").estimate(((512, 128), (128, 512)), "h200", "bf16", "bf16")
+    shapes = (batches, 512, 128), (batches, 128, 512)
+    own = evt.gemm(formula, route="gemm-own-3x").estimate(shapes, "h200", "bf16", "bf16")
+    assert own.us == pytest.approx(batches * single.us)
+    assert evt.gemm(formula).estimate(shapes, "h200", "bf16", "bf16").us < own.us

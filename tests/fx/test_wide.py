@@ -10,23 +10,32 @@ import torch._inductor.config
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, Node
 
+from evt.fx.cost_model import estimate
+from evt.fx.regions import find_regions
 from evt.fx.wide import widen
 
 aten, convert = torch.ops.aten, torch.ops.prims.convert_element_type.default
 
 
-def graph_of(device: str, dtype: torch.dtype, conversions: int, is_read: bool = False) -> tuple[Graph, Node]:
+def graph_of(
+    device: str,
+    dtype: torch.dtype,
+    conversions: int,
+    is_read: bool = False,
+    sizes: tuple[int, int, int] = (4, 8, 16),
+) -> tuple[Graph, Node]:
     """Return a graph of a product that is converted to float32 and returned."""
     graph = Graph()
+    rows, depth, columns = sizes
     with FakeTensorMode():
         a, b = (graph.placeholder(name) for name in "ab")
-        for each, shape in ((a, (4, 8)), (b, (8, 16))):
+        for each, shape in ((a, (rows, depth)), (b, (depth, columns))):
             each.meta["val"] = torch.empty(shape, device=device, dtype=dtype)
         product = graph.call_function(aten.mm.default, (a, b))
-        product.meta["val"] = torch.empty((4, 16), device=device, dtype=dtype)
+        product.meta["val"] = torch.empty((rows, columns), device=device, dtype=dtype)
         results = [graph.call_function(convert, (product, torch.float32)) for _ in range(conversions)]
         for each in results:
-            each.meta["val"] = torch.empty((4, 16), device=device)
+            each.meta["val"] = torch.empty((rows, columns), device=device)
         if is_read:
             results.append(graph.call_function(aten.relu.default, (results[0],)))
     graph.output((*results,))
@@ -59,6 +68,15 @@ def test_other_products_stay(device: str, dtype: torch.dtype, conversions: int, 
     graph, product = graph_of(device, dtype, conversions, is_read)
     widen(graph)
     assert product.target is aten.mm.default
+
+
+@pytest.mark.parametrize("sizes", [(8192, 2048, 2048), (32000, 2048, 2048), (512, 8192, 512)])
+def test_a_region_that_only_converts_gains_nothing(sizes: tuple[int, int, int]) -> None:
+    """The alternative is the library's product that writes float32, not a product and a conversion."""
+    graph, _ = graph_of("cuda", torch.bfloat16, 1, sizes=sizes)
+    (outcome,) = find_regions(graph).outcomes
+    assert outcome.fused is not None
+    assert not estimate(outcome.fused, "sm90", replayed=True).wins
 
 
 @pytest.mark.parametrize(
