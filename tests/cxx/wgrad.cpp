@@ -233,8 +233,13 @@ int main() {
   using Narrow = WgradTile<1, 1, 1, 1, 2, 1, 2>;
   check<Narrow>({1, 72, 104, axis(31, 1, 1, 1, 0, 0), axis(33, 1, 1, 1, 0, 0)}, {2, 1, 1});
   check<Narrow>({5, 200, 232, axis(9, 1, 2, 1, 0, 0), axis(8, 1, 2, 1, 0, 0)}, {2, 2, 2});
+  // Two parts of consumers exchange sums before they write partial ones: a part may have no pixels.
+  check<WgradTile<1, 1, 1, 1, 2, 2, 2>>({3, 136, 104, axis(9, 3, 2, 1, 1, 1), axis(8, 2, 1, 2, 1, 1)}, {1, 1, 2});
+  check<WgradTile<1, 1, 1, 1, 1, 2, 1>>({2, 72, 72, axis(9, 1, 1, 1, 0, 0), axis(7, 1, 1, 1, 0, 0)}, {1, 1, 2});
 #if defined(EVERY_CASE)
   check<WgradTile<1, 1, 1, 1, 2, 2, 2>>({1, 128, 128, axis(31, 1, 1, 1, 0, 0), axis(33, 1, 1, 1, 0, 0)}, {2, 2, 1});
+  check<WgradTile<1, 1, 1, 1, 2, 2, 2>>({2, 264, 128, axis(15, 1, 1, 1, 0, 0), axis(9, 1, 1, 1, 0, 0)}, {2, 1, 3});
+  check<WgradTile<1, 1, 1, 1, 4, 2, 4>>({9, 264, 72, axis(7, 1, 1, 1, 0, 0), axis(5, 1, 1, 1, 0, 0)}, {1, 1, 5});
 #endif
   // Blocks of several taps: a block's taps end within a tile, and a tile ends beyond the last block.
   check<Narrow>({3, 72, 72, axis(9, 3, 2, 1, 1, 1), axis(8, 2, 1, 2, 1, 1)});

@@ -102,7 +102,7 @@ def test_streamed_clusters_have_each_unit_once(tiles: int, blocks: int, clusters
 @pytest.mark.parametrize(
     ("x", "filters", "neighbours", "ranks"),
     [
-        ((256, 512, 7, 7), 2048, 2, 1),  # few clusters share a tile of the gradient
+        ((512, 512, 7, 7), 2048, 2, 1),  # few clusters share a tile of the gradient
         ((256, 1024, 14, 14), 256, 1, 1),  # many clusters would wait for memory
         ((32, 512, 7, 7), 2048, 1, 2),  # the CTAs of a cluster complete a tile, without a second kernel
     ],

@@ -25,7 +25,7 @@ WGRAD: Mapping[int, Callable[..., Tensor]] = {1: grad.conv1d_weight, 2: grad.con
 #: Images, channels, filters, height and width of filter gradients whose tiles are streamed, by taps and configuration.
 STREAMED: Mapping[tuple[int, str], tuple[tuple[int, int, int, int, int], ...]] = {
     (3, "wgrad_256x128"): ((100, 328, 640, 5, 40), (64, 1024, 256, 13, 11), (100, 640, 512, 5, 40)),
-    (3, "wgrad_128x128"): ((40, 328, 640, 13, 11), (100, 1024, 128, 14, 14), (100, 2048, 256, 14, 14)),
+    (3, "wgrad_128x128"): ((100, 328, 640, 13, 11), (100, 1024, 128, 14, 14), (100, 2048, 256, 14, 14)),
     (1, "wgrad_128x128"): ((100, 2048, 520, 14, 14),),
 }
 

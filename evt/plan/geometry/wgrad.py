@@ -65,8 +65,9 @@ MOST_UNITS = 1 << 30
 TILE_ROWS = 8
 TILE_COLUMNS = 32
 TILE_SUMS = 256
-#: Partial sums that a warp loads at a time, and warps that share a tile, at most.
-FEW = 8
+#: Partial sums that a warp loads at a time, and warps that share a tile, at most. With twice as many, an SM has half
+#: as many warps, and memory waits for loads.
+FEW = 4
 SHARING_WARPS = 16
 
 
@@ -88,7 +89,7 @@ class WgradClass:
 
     @property
     def streams(self) -> bool:
-        """Whether a CTA may have parts of several tiles: its consumers write partial sums from their registers."""
+        """Whether a CTA may have parts of several tiles: its consumers write partial sums without an exchange."""
         return not self.has_window and self.parts == 1
 
     @property

@@ -33,30 +33,36 @@ from evt.plan.geometry.wgrad import (
 
 Int64 = int
 
-#: Multiply-adds of an SM in a cycle, and how much longer instructions of 64 columns take, which windows with a stride
-#: have. Bytes that an SM loads in a cycle, and that memory moves for all SMs. Cycles of a tile's barriers.
-MULTIPLIED = 2250.0
+#: Multiply-adds of an SM in a cycle. How much longer instructions of 64 columns take, which windows with a stride have,
+#: and consumers that multiply different tiles. Bytes that an SM loads in a cycle, and that memory moves for all SMs.
+#: Cycles of a tile's barriers.
+MULTIPLIED = 2220.0
 NARROW = 1.3
-LOADED = 63.0
-MOVED = 2500.0
-OF_TILE = 45.0
+OF_PARTS = 1.58
+LOADED = 83.0
+MOVED = 2220.0
+OF_TILE = 70.0
+#: The part of a block that a CTA saves if a neighbour loads it: it arrives in shared memory all the same.
+SAVED = 0.55
 #: Cycles of a CTA for each sum that it completes, and for each sum that it sends to another CTA. Cycles for each
 #: partial sum that it writes from registers, and for a tile of the gradient of a cluster that has parts of several.
 #: Cycles of the second kernel, and the bytes of partial sums that all SMs write and read in a cycle. The constants
-#: are fitted to 976 times of tiles and clusters for ResNet-50's layers with 32 and 256 images on an H200, 2026-11-29.
-#: The chosen tile takes 1.01 of the fastest one's time.
-OF_SUM = 0.65
-SENT = 0.8
-OF_PARTIAL = 0.35
-OF_PART = 17500.0
-SECOND = 5200.0
-SUMMED = 6200.0
+#: are fitted to times of tiles and clusters for ResNet-50's layers with 32 and 256 images on an H200, 2026-11-29. For
+#: 20 other layers, the chosen tile takes 1.01 of the fastest one's time, at most 1.06.
+OF_SUM = 0.4
+SENT = 1.1
+OF_PARTIAL = 0.36
+OF_PART = 25000.0
+SECOND = 4900.0
+SUMMED = 3400.0
 
 
 def loaded_blocks(problem: Problem, kind: WgradClass, neighbours: int) -> float:
-    """Return the blocks of 64 channels that a CTA loads for each pixel, without the halo."""
+    """Return the blocks of 64 channels that a CTA loads for each pixel, without the halo. Blocks that a neighbour
+    loads count in part.
+    """
     count = kind.channel_blocks * boxes(problem.height, kind.tap_rows) * boxes(problem.width, kind.tap_columns)
-    return float(kind.filter_blocks) + float(count) / float(neighbours)
+    return float(kind.filter_blocks) + float(count) * (1.0 - SAVED * (1.0 - 1.0 / float(neighbours)))
 
 
 def second_cycles(problem: Problem, partials: float) -> float:
@@ -68,13 +74,14 @@ def second_cycles(problem: Problem, partials: float) -> float:
 def mainloop_cycles(problem: Problem, kind: WgradClass, cluster: WgradCluster, pixels: float) -> float:
     """Return the clock cycles of a CTA for some pixels, without the halos of windows."""
     bytes_loaded = pixels * loaded_blocks(problem, kind, cluster.neighbours) * BLOCK_BYTES
-    work = overlapped(pixels * kind.sums / MULTIPLIED, bytes_loaded / LOADED, 0.0)
+    slower = OF_PARTS if kind.parts > 1 else 1.0
+    work = overlapped(pixels * kind.sums / MULTIPLIED * slower, bytes_loaded / LOADED, 0.0)
     return float(work) + pixels / PIXELS * OF_TILE
 
 
 def writes_partial(kind: WgradClass, cluster: WgradCluster) -> bool:
     """Return whether consumers write partial sums from their registers: one CTA of each cluster has the tile."""
-    return kind.streams and cluster.ranks == 1 and cluster.clusters > 1
+    return not kind.has_window and cluster.ranks == 1 and cluster.clusters > 1
 
 
 def completion_cycles(kind: WgradClass, cluster: WgradCluster) -> float:

@@ -64,7 +64,7 @@ struct Wgrad {
   };
 
   static constexpr int MaxThreadsPerBlock = Sums::kThreads;
-  static constexpr int MinBlocksPerMultiprocessor = 1;
+  static constexpr int MinBlocksPerMultiprocessor = 2;
   static constexpr int SharedStorageSize = 0;
 
 #if !defined(EVT_DEVICE_PASS)
@@ -228,6 +228,7 @@ struct Wgrad {
           Multiplication::for_each(sums, [](float& sum) { sum = 0; });
           Multiplication::multiply(params, storage, work, output, consumer, state, sums);
           if (writes_partial(params)) {
+            if constexpr (Tile::kParts == 2) Completion::join(storage, consumer, sums);
             Completion::write(params, output, consumer, sums);
             continue;
           }
@@ -248,7 +249,7 @@ struct Wgrad {
    private:
     /// Whether consumers write their sums from their registers: one CTA of each cluster has the tile.
     CUTLASS_DEVICE static bool writes_partial(Params const& params) {
-      return Tile::kClass.streams() && params.ranks == 1 && params.combined.splits > 1;
+      return !Tile::kHasWindow && params.ranks == 1 && params.combined.splits > 1;
     }
 
     /// Whether CTAs need to have started only when they exchange sums.

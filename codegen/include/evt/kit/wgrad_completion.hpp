@@ -4,7 +4,7 @@
 // The CTAs of a cluster that share a tile of the gradient complete it. Each keeps its sums in shared memory, in place of
 // the stages, and TMA copies the sums of the other CTAs' parts to them, in chunks: a CTA completes the first chunk while
 // the next one comes. It adds sums in the order of ranks. Then it computes the epilogue, or writes partial sums for the
-// second kernel.
+// second kernel. A CTA that shares its tile with other clusters alone writes partial sums from registers.
 
 #include <cstdint>
 
@@ -28,6 +28,7 @@ struct WgradCompletion {
   using Params = WgradParams<Sums>;
   using OfConsumer = typename WgradMultiplication<Tile, Mma>::Sums;
   static constexpr int kStripsOfBlock = kBlock / kTileColumns;
+  static constexpr int kPairs = Tile::kInstructions * Mma::kPixels / (2 * kTileColumns);  // of strips
 
   /// Initialize the barriers of the exchange, by one thread.
   CUTLASS_DEVICE static void initialize(Params const& params, Storage const& storage) {
@@ -42,7 +43,7 @@ struct WgradCompletion {
   /// Keep the sums of a consumer in shared memory, once all consumers have read the stages.
   CUTLASS_DEVICE static void keep(Storage const& storage, Consumer const& consumer, OfConsumer const& sums) {
     uint32_t const of_lane = threadIdx.x % 32 * 16;
-    for_each_tile(consumer, sums, [&](int tile_row, int strip, float4 const (&halves)[2]) {
+    for_each_tile<1>(consumer, sums, [&](int tile_row, int strip, float4 const (&halves)[2]) {
       uint32_t const to = storage.sums(consumer.part, strip * Storage::kTileRows + tile_row) + of_lane;
       kit::store_shared(to, halves[0]);
       kit::store_shared(to + TileOrder::kHalf * 4, halves[1]);
@@ -72,13 +73,51 @@ struct WgradCompletion {
     }
   }
 
-  /// Write a consumer's sums as partial sums of the cluster.
+  /// Add the sums of both parts. Each consumer then has the sums of every second strip, in the place of a pair's first
+  /// strip. It sends the other strips through a stage of its part, which its consumer alone has read.
+  CUTLASS_DEVICE static void join(Storage const& storage, Consumer const& consumer, OfConsumer& sums) {
+    constexpr int kOfThread = kTileColumns / 2, kVectors = kOfThread / 4;  // a thread's sums of a strip
+    static_assert(Tile::kBlocks * Tile::kInstructions == 1 && Tile::kConsumers == 2, "both have the same sums");
+    static_assert(kPairs * kVectors * kWarpGroup * 16 <= WgradPixels<Tile>::kStage, "a stage has the sums");
+    uint32_t const of_thread = threadIdx.x % kWarpGroup * 16;
+    auto const place = [&](int part, int pair, int i) {
+      return storage.stage(part) + (pair * kVectors + i) * kWarpGroup * 16 + of_thread;
+    };
+    CUTLASS_PRAGMA_UNROLL
+    for (int pair = 0; pair < kPairs; ++pair) {
+      float* const own = sums[0][0] + pair * 2 * kOfThread;
+      float other[kOfThread];
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kOfThread; ++i) {
+        other[i] = consumer.part == 0 ? own[kOfThread + i] : own[i];
+        own[i] = consumer.part == 0 ? own[i] : own[kOfThread + i];
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kVectors; ++i) {
+        kit::store_shared(place(consumer.part, pair, i),
+                          make_float4(other[4 * i], other[4 * i + 1], other[4 * i + 2], other[4 * i + 3]));
+      }
+    }
+    kit::consumers_sync();
+    CUTLASS_PRAGMA_UNROLL
+    for (int pair = 0; pair < kPairs; ++pair) {
+      float* const own = sums[0][0] + pair * 2 * kOfThread;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kOfThread; i += 2) {
+        float2 const more = kit::load_shared_two(place(1 - consumer.part, pair, i / 4) + i % 4 * 4);
+        own[i] += more.x;
+        own[i + 1] += more.y;
+      }
+    }
+  }
+
+  /// Write a consumer's sums as partial sums of the cluster: all strips, or every second one of two parts.
   CUTLASS_DEVICE static void write(
       Params const& params, Output const& output, Consumer const& consumer, OfConsumer const& sums) {
     typename Sums::Params const& combined = params.combined;
     int const first_tile = output.filter / kTileRows, first_strip = output.block * kStripsOfBlock;
     float* const of_lane = params.sums + combined.place(output.partial, first_tile, first_strip) + threadIdx.x % 32 * 4;
-    for_each_tile(consumer, sums, [&](int tile_row, int strip, float4 const (&halves)[2]) {
+    for_each_tile<Tile::kParts>(consumer, sums, [&](int tile_row, int strip, float4 const (&halves)[2]) {
       if ((first_tile + tile_row) * kTileRows >= combined.rows || first_strip + strip >= combined.strips) return;
       float* const to = of_lane + combined.place(0, tile_row, strip);
       *reinterpret_cast<float4*>(to) = halves[0];
@@ -192,16 +231,18 @@ struct WgradCompletion {
     }
   }
 
-  /// Call `function(tile_row, strip, halves)` for each tile of 8 rows and 32 columns of a warp's sums.
-  template <class Function>
+  /// Call `function(tile_row, strip, halves)` for each tile of 8 rows and 32 columns of a warp's sums. Step: of the
+  /// strips that are in the place of Step strips, one of each part.
+  template <int Step, class Function>
   CUTLASS_DEVICE static void for_each_tile(Consumer const& consumer, OfConsumer const& sums, Function const& function) {
     constexpr int kStrips = Mma::kPixels / kTileColumns;  // of an instruction
-    int const first_strip = Tile::kHasWindow ? consumer.tap_row * Tile::kTapColumns * kStripsOfBlock : 0;
+    int const of_window = Tile::kHasWindow ? consumer.tap_row * Tile::kTapColumns * kStripsOfBlock : 0;
+    int const first_strip = of_window + (Step > 1 ? consumer.part : 0);
     int const first_row = consumer.first_block * (kBlock / kTileRows) + threadIdx.x % kWarpGroup / 32 * 2;
     CUTLASS_PRAGMA_UNROLL
     for (int block = 0; block < Tile::kBlocks; ++block) {
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < Tile::kInstructions * kStrips; ++i) {
+      for (int i = 0; i < Tile::kInstructions * kStrips; i += Step) {
         float const* const of_strip = sums[block][i / kStrips] + i % kStrips * (kTileColumns / 2);
         CUTLASS_PRAGMA_UNROLL
         for (int lower = 0; lower < 2; ++lower) {
