@@ -65,8 +65,8 @@ MOST_UNITS = 1 << 30
 TILE_ROWS = 8
 TILE_COLUMNS = 32
 TILE_SUMS = 256
-#: Partial sums that a warp loads at a time, and warps that share a tile, at most. With twice as many, an SM has half
-#: as many warps, and memory waits for loads.
+#: Partial sums that a warp loads at a time, and warps that share a tile, at most. Eight partial sums take the
+#: registers of a second CTA.
 FEW = 4
 SHARING_WARPS = 16
 

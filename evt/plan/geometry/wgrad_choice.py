@@ -33,8 +33,8 @@ from evt.plan.geometry.wgrad import (
 
 Int64 = int
 
-#: Multiply-adds of an SM in a cycle. How much longer instructions of 64 columns take, which windows with a stride have,
-#: and consumers that multiply different tiles. Bytes that an SM loads in a cycle, and that memory moves for all SMs.
+#: Multiply-adds of an SM in a cycle. The relative times of instructions of 64 columns, of windows with a stride,
+#: and of consumers that multiply different tiles. Bytes that an SM loads in a cycle, and that memory moves for all SMs.
 #: Cycles of a tile's barriers.
 MULTIPLIED = 2220.0
 NARROW = 1.3
@@ -42,7 +42,7 @@ OF_PARTS = 1.58
 LOADED = 83.0
 MOVED = 2220.0
 OF_TILE = 70.0
-#: The part of a block that a CTA saves if a neighbour loads it: it arrives in shared memory all the same.
+#: The part of a block's loading time that a CTA saves if a neighbour loads the block.
 SAVED = 0.55
 #: Cycles of a CTA for each sum that it completes, and for each sum that it sends to another CTA. Cycles for each
 #: partial sum that it writes from registers, and for a tile of the gradient of a cluster that has parts of several.
