@@ -31,6 +31,8 @@ from evt.plan.signature import bytes_of
 _SIZES = ("rows", "columns", "k_blocks", "row_clusters", "column_clusters", "band", "grid", "encoded")
 _BATCHES = ("batches", "a_step", "b_step", "c_step")
 _CONSUMERS = 2
+#: The bytes of A that stay in L2 while B is read, and of L2: kKeptBytes and kL2Bytes of kit/gemm_params.hpp.
+_KEPT_BYTES, _L2_BYTES = 20_000_000, 50_000_000
 _STRIPS = FILTERS // 16
 #: Columns of a tile of a packed B.
 _PACKED_COLUMNS = 8
@@ -123,6 +125,9 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
     band = 1
     while band < row_clusters and band * band * tall < clusters * wide:
         band += 1
+    a_bytes, b_bytes = (extent * k * bytes_of(loop.a.dtype) for extent in (m, n))
+    if not ragged and not loop.converts and a_bytes <= _KEPT_BYTES and b_bytes > _L2_BYTES:
+        band = row_clusters
     numbers = (m, n, max(ceil_div(k, depth), 1), row_clusters, column_clusters, band, clusters * cluster, 1)
     values = dict(zip(_SIZES, numbers, strict=True)) | ({"groups": sizes["l"]} if ragged else {})
     if loop.batched:

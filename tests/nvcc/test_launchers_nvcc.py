@@ -321,6 +321,7 @@ def drawn_products(plan: Plan) -> Iterator[tuple[int, int, int]]:
     step = 128 if plan.mainloop.is_packed else step
     wide = 128 // plan.destination.dtype.bits if plan.destination else 8
     yield from ((1000, 768, 512), (8192, 8192, 4096), (128, 64, 2048), (17, 4096, 1024), (4096, 256, 8192))
+    yield 2048, 16384, 4096  # L2 holds A, and not B
     for _ in range(40):
         m, n, k = (round(2 ** draw.uniform(0, most)) for most in (15, 11, 10))
         yield m, wide * n, step * k + plan.config.tile[2] * (plan.config.cluster[2] - 1)

@@ -204,7 +204,7 @@ POINTWISE = {
     (4, 1024, 256, 14, 1, 1): "own_pingpong_32x64x64",
     (32, 1024, 512, 14, 1, 1): "own_pingpong_96x128x64",
     (32, 1024, 256, 14, 1, 1): "own_cooperative_96x128x64",
-    (16, 2048, 512, 7, 1, 1): "own_pingpong_88x64x64",
+    (16, 2048, 512, 7, 1, 1): "own_pingpong_64x64x64",
     (32, 2048, 512, 7, 1, 1): "own_cooperative_64x128x64",
     (64, 2048, 512, 7, 1, 1): "own_cooperative_96x128x64",
     (1, 256, 1024, 14, 1, 1): "own_pingpong_32x64x64",

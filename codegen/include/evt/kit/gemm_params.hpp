@@ -58,6 +58,9 @@ struct GemmParams {
   int batches, a_step, b_step, c_step;  // matrices from one batch to the next: 1, or 0 if batches share one
 };
 
+/// The bytes of A that stay in L2 while B is read, and of L2.
+inline constexpr int64_t kKeptBytes = 20'000'000, kL2Bytes = 50'000'000;
+
 #if !defined(EVT_DEVICE_PASS)
 /// The parameters of a launch, which the host makes.
 template <class Traits>
@@ -91,6 +94,10 @@ struct GemmHost {
            int64_t(params.band) * params.band * kClusterPixels < int64_t(clusters) * kClusterWidth) {
       ++params.band;
     }
+    // L2 does not hold B until the next band reads it. One band reads it from memory once, if L2 holds A.
+    int64_t const row_bytes = int64_t(arguments.depth) * Mma::kElementBytes;
+    bool const keeps = arguments.rows * row_bytes <= kKeptBytes && arguments.columns * row_bytes > kL2Bytes;
+    if (!Traits::kGrouped && !Conversion::kConverts && keeps) params.band = params.row_clusters;
     params.once = arguments.once;
     params.ends = arguments.ends;
     params.groups = arguments.groups;
