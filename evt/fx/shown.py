@@ -21,7 +21,7 @@ from torch.fx import Graph, Node
 
 from evt.fx.aten import base_name, is_tensor, operator_name
 from evt.fx.example import hint
-from evt.fx.index_map import Size
+from evt.fx.index_map import Size, same
 from evt.fx.views import MEMORY
 
 _Library: Any = torch.library.Library  # has no types
@@ -54,8 +54,9 @@ def keep_shown(graph: Graph, moved: Mapping[Node, Sequence[Size]]) -> None:
         if node.op != "call_function" or not (node in moved or changed.intersection(node.all_input_nodes)):
             continue
         changed.add(node)
-        views = [user for user in node.users if _is_alias(user) and _is_shown(user)]
-        if views and is_tensor(node) and (node in moved or not _is_alias(node)):
+        if not is_tensor(node) or (_is_alias(node) and node not in moved):
+            continue
+        if views := [user for user in node.users if _is_alias(user) and _is_shown(user, node)]:
             stride = moved.get(node, node.meta["val"].stride())
             _lay(graph, node, stride, {*views, *(user for user in node.users if user.op == "output")})
 
@@ -81,13 +82,18 @@ def _is_alias(node: Node) -> bool:
     return found is not None and not found.is_write
 
 
-def _is_shown(view: Node) -> bool:
-    """Return whether the graph returns a view or a view of the view, or an operator of memory reads one."""
-    stack = [view]
+def _is_shown(view: Node, base: Node) -> bool:
+    """Return whether the graph returns a part of a tensor as a view, or an operator of memory reads a view.
+
+    The order of its strides gives a view of all elements eager mode's strides.
+    """
+    count, stack = base.meta["val"].numel(), [view]
     while stack:
         each = stack.pop()
         for user in each.users:
-            if user.op == "output" or base_name(user) in MEMORY or operator_name(user) in MEMORY:
+            if base_name(user) in MEMORY or operator_name(user) in MEMORY:
+                return True
+            if user.op == "output" and not (is_tensor(each) and same(each.meta["val"].numel(), count)):
                 return True
             stack += (user,) if _is_alias(user) else ()
     return False
