@@ -136,7 +136,8 @@ def _gemm(plan: Plan, loop: OwnProduct) -> str:
     operand, depth = loop.a.dtype, plan.config.tile[2]
     tile = tile_of(plan.config, bytes_of(operand))
     down, across, splits = tile.cluster
-    numbers = [str(tile.blocks), str(tile.pingpong).lower(), *map(str, (across, down, splits))]
+    blocks = tile.columns // tile.block_columns if tile.by_rows else tile.blocks
+    numbers = [str(blocks), str(tile.pingpong).lower(), *map(str, (across, down, splits))]
     product = product_class(plan, loop)
     flags = (
         product.promoted,

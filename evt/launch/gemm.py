@@ -18,6 +18,7 @@ from evt.plan.gemm import (
     MAX_ROW_BYTES,
     PACKED_DEPTH,
     RESIDENT_OF_FEW,
+    STRIP,
     rows_of_box,
     shares_multiprocessors,
     tile_of,
@@ -33,7 +34,6 @@ _BATCHES = ("batches", "a_step", "b_step", "c_step")
 _CONSUMERS = 2
 #: The bytes of A that stay in L2 while B is read, and of L2: kKeptBytes and kL2Bytes of kit/gemm_params.hpp.
 _KEPT_BYTES, _L2_BYTES = 20_000_000, 50_000_000
-_STRIPS = FILTERS // 16
 #: Columns of a tile of a packed B.
 _PACKED_COLUMNS = 8
 #: Columns of a pair.
@@ -134,23 +134,24 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
         strides = loop.a.batch, loop.b.batch, plan.source.strides[2] if plan.source else 0
         steps = (int(_batch_stride(each, sizes) != 0) for each in strides)
         values |= dict(zip(_BATCHES, (sizes["l"], *steps), strict=True))
+    tile = tile_of(config, bytes_of(loop.a.dtype))
     box = min(depth, MAX_ROW_BYTES // bytes_of(loop.a.dtype))
     a = _operand_of(plan, loop, loop.a, sizes)
     loaded = min(m, rows) if down * across == 1 and not ragged else rows // across
     maps = [
         _operand("a", a, sizes, (k, m), (box, loaded), has_many=loop.batched),
-        *_maps_of_filters(plan, loop, sizes, depth if loop.converts else box),
+        *_maps_of_filters(plan, loop, sizes, depth if loop.converts else box, tile.block_columns),
     ]
-    tile = tile_of(config, bytes_of(loop.a.dtype))
     box_rows = rows_of_box(tile, ragged=ragged)
     stored = n // _MEMBERS if loop.pairs else n
     for name, tensor in (("source", plan.source), ("destination", plan.destination)):
         if tensor is not None:
             if ragged and name == "destination":
-                maps.append(_masked_block(name, tensor, sizes, box_rows, stored))
+                maps.append(_masked_block(name, tensor, sizes, (tile.block_columns, box_rows), stored))
             else:
-                maps.append(_block(name, tensor, sizes, box_rows, stored, batched=loop.batched))
-    tiles = row_clusters * down * (rows // STEP_PIXELS if tile.by_rows else splits), ceil_div(n, FILTERS) * _STRIPS
+                maps.append(_block(name, tensor, sizes, (tile.block_columns, box_rows), stored, batched=loop.batched))
+    strips = ceil_div(n, tile.block_columns) * tile.block_columns // STRIP
+    tiles = row_clusters * down * (rows // STEP_PIXELS if tile.by_rows else splits), strips
     threads = (1 + _CONSUMERS) * WARP_GROUP
     shared = FEW_SHARED_BYTES if shares else SHARED_BYTES
     return Shape(values, tuple(maps), tiles, clusters * cluster, threads, shared, cluster)
@@ -168,7 +169,9 @@ def _with_batches(
     return (*extents, sizes["l"] if of_batch else 1), (stride, of_batch or stride), (*box, 1)
 
 
-def _maps_of_filters(plan: Plan, loop: OwnProduct, sizes: Mapping[str, int], depth: int) -> list[TensorMap]:
+def _maps_of_filters(
+    plan: Plan, loop: OwnProduct, sizes: Mapping[str, int], depth: int, columns: int
+) -> list[TensorMap]:
     """Return the descriptors of B and its last columns, and of the matrix of the second columns of pairs if not B."""
     if loop.is_packed:
         return [_packed(loop.b, sizes)]
@@ -178,8 +181,8 @@ def _maps_of_filters(plan: Plan, loop: OwnProduct, sizes: Mapping[str, int], dep
         return [_filters(loop, b, sizes, depth), _filters(loop, partner, sizes, depth, "partner")]
     if loop.pairs:
         return [_pairs(loop, b, sizes, depth)]
-    maps = [_filters(loop, b, sizes, depth)]
-    if _loads_few_columns(loop) and (last := sizes["n"] % FILTERS):
+    maps = [_filters(loop, b, sizes, depth, columns=columns)]
+    if _loads_few_columns(loop) and (last := sizes["n"] % columns):
         maps.append(_filters(loop, b, sizes, depth, "last", last))
     return maps
 
@@ -237,28 +240,26 @@ def _pairs(loop: OwnProduct, b: _Operand, sizes: Mapping[str, int], depth: int) 
 
 
 def _block(
-    member: str, tensor: Tensor, sizes: Mapping[str, int], rows: int, columns: int, *, batched: bool
+    member: str, tensor: Tensor, sizes: Mapping[str, int], part: tuple[int, int], columns: int, *, batched: bool
 ) -> TensorMap:
-    """Return the descriptor of C or D with these columns."""
+    """Return the descriptor of C or D with these columns, in parts of some columns and rows."""
     extents: tuple[int, ...] = (columns, sizes["m"])
     pitch = sizes[str(tensor.strides[0])]
-    box: tuple[int, ...] = (FILTERS, rows)
+    box: tuple[int, ...] = part
     strides: tuple[int, ...] = (pitch,)
     if batched:
         of_batch = _batch_stride(tensor.strides[2], sizes)
         extents, strides, box = _with_batches(extents, pitch, box, of_batch, sizes)
-    return tensor_map(member, tensor.pointer, tensor.dtype, extents, strides, box, _row_bytes(tensor))
+    return tensor_map(member, tensor.pointer, tensor.dtype, extents, strides, box, part[0] * bytes_of(tensor.dtype))
 
 
-def _masked_block(member: str, tensor: Tensor, sizes: Mapping[str, int], rows: int, columns: int) -> TensorMap:
+def _masked_block(
+    member: str, tensor: Tensor, sizes: Mapping[str, int], part: tuple[int, int], columns: int
+) -> TensorMap:
     """Return the descriptor of D whose parts end at any row: see kit/gemm.hpp."""
     stride = sizes[str(tensor.strides[0])]
-    extents, box = (columns, rows, sizes["m"] + 1), (FILTERS, rows, 1)
+    rows = part[1]
+    extents, box = (columns, rows, sizes["m"] + 1), (*part, 1)
     strides, before = (stride, stride), rows * stride
-    row_bytes = _row_bytes(tensor)
+    row_bytes = part[0] * bytes_of(tensor.dtype)
     return tensor_map(member, tensor.pointer, tensor.dtype, extents, strides, box, row_bytes, before=before)
-
-
-def _row_bytes(tensor: Tensor) -> int:
-    """Return the bytes of a row of a block of C or D in shared memory."""
-    return FILTERS * bytes_of(tensor.dtype)

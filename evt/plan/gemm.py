@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from evt.ir.dtype import DType
@@ -11,9 +13,13 @@ from evt.plan.configurations.config import Config
 from evt.plan.geometry.convolution import ceil_div
 from evt.plan.geometry.halo import ALIGNMENT, EIGHT, FILTERS, SHARED_BYTES, STEP_PIXELS
 
+#: The columns of a warp's strip.
+STRIP = 16
 #: The rows of a tile: N of WGMMA; for integers a multiple of 16 beyond 32.
 _ROWS = range(8, 257, 8)
 _MOST_OF_INTEGERS = 32
+#: The blocks of 16 columns of a tile by rows.
+_BLOCKS_BY_ROWS = range(4, 13)
 #: Accumulators of a consumer's thread, at most, and the CTAs of a cluster.
 _MOST_SUMS, _MOST_CTAS = 192, 8
 #: Clusters along rows and columns, and along k.
@@ -45,7 +51,8 @@ class Tile(NamedTuple):
     """A tile: its rows, blocks of 64 columns of each consumer, whether consumers are pingpong, and the cluster.
 
     ``cluster`` is along rows, columns and k. ``row_bytes`` are the bytes of k of a stage. ``by_rows``: each consumer
-    has 64 rows, M of WGMMA, and all columns. ``by_stages``: each has every other stage, and all columns.
+    has 64 rows, M of WGMMA, and all columns, in blocks of 16. ``by_stages``: each has every other stage, and all
+    columns.
     """
 
     rows: int
@@ -59,7 +66,17 @@ class Tile(NamedTuple):
     @property
     def columns(self) -> int:
         """The columns of a tile."""
-        return self.blocks * FILTERS * (1 if self.pingpong or self.by_rows or self.by_stages else 2)
+        if self.by_rows:
+            return self.blocks * STRIP
+        return self.blocks * FILTERS * (1 if self.pingpong or self.by_stages else 2)
+
+    @property
+    def block_columns(self) -> int:
+        """The columns of a box of B, and of a part of C and D: as kBlockColumns of kit/gemm_traits.hpp."""
+        if self.columns % FILTERS == 0:
+            return FILTERS
+        odd = self.blocks // (self.blocks & -self.blocks)
+        return STRIP * (3 if odd % 3 == 0 else odd)
 
     @property
     def sums(self) -> int:
@@ -70,8 +87,8 @@ class Tile(NamedTuple):
 def tile_of(config: Config, operand_bytes: int) -> Tile:
     """Return the tile of a configuration."""
     rows, columns, depth = config.tile
-    blocks = columns // (2 * FILTERS if config.schedule == "own_cooperative" else FILTERS)
     pingpong, by_rows, by_stages = (config.schedule == f"own_{name}" for name in ("pingpong", "rows", "stages"))
+    blocks = columns // (STRIP if by_rows else FILTERS if pingpong or by_stages else 2 * FILTERS)
     return Tile(rows, blocks, pingpong, config.cluster, depth * operand_bytes, by_rows, by_stages)
 
 
@@ -117,8 +134,7 @@ _UNSCALED = (
 )
 #: The tiles for factors of rows: tall ones are by rows.
 _SCALED_BY_ROWS = (
-    Tile(128, 2, False, by_rows=True),
-    Tile(128, 3, False, by_rows=True),
+    *(Tile(128, blocks, False, by_rows=True) for blocks in (8, 12, 9, 10, 11)),
     *(tile for tile in _PROMOTED if tile.rows < 2 * FILTERS),
 )
 #: Filters of 8 bits that are converted take registers.
@@ -161,7 +177,7 @@ _PAIRED = (
 )
 _PAIRED_PROMOTED = (Tile(96, 2, False), Tile(64, 2, False), Tile(32, 2, False), Tile(16, 2, False))
 #: Tall tiles of pairs for factors of rows are by rows: a thread reads two factors a stage, not one for each two sums.
-_PAIRED_BY_ROWS = (Tile(128, 2, False, by_rows=True), *_PAIRED_PROMOTED[1:])
+_PAIRED_BY_ROWS = (Tile(128, 8, False, by_rows=True), *_PAIRED_PROMOTED[1:])
 #: Threads of a consumer.
 _THREADS = 128
 
@@ -233,18 +249,25 @@ def tiles_of(product: ProductClass) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]
     if product.converted and not (product.deep or product.packed):
         offered = tuple(tile._replace(row_bytes=MAX_ROW_BYTES) for tile in offered)
     found = (
-        Tile(rows, blocks, pingpong, (*cluster, splits), row_bytes, rows_first, by_stages)
-        for rows_first in ((False, True) if product.by_rows else (False,))
+        Tile(rows, blocks, pingpong, (*cluster, splits), row_bytes, by_stages=by_stages)
         for by_stages in (False, True)
         for pingpong in (True, False)
-        for blocks in ((2,) if product.paired else (1, 2, 3)[: 3 if rows_first or pingpong else 2])
+        for blocks in ((2,) if product.paired else (1, 2, 3)[: 3 if pingpong else 2])
         for rows in _ROWS
         for cluster in _CLUSTERS
         for splits in _SPLITS
         for row_bytes in _ROW_BYTES
         if _multiplies(rows, product.operand)
     )
+    if product.by_rows:
+        found = chain(found, _tiles_by_rows(product))
     return offered, tuple(tile for tile in found if fits(tile, product) and tile not in offered)
+
+
+def _tiles_by_rows(product: ProductClass) -> Iterator[Tile]:
+    for blocks in (8,) if product.paired else _BLOCKS_BY_ROWS:
+        for cluster in _CLUSTERS:
+            yield Tile(2 * FILTERS, blocks, False, (*cluster, 1), by_rows=True)
 
 
 def _offered(product: ProductClass) -> tuple[Tile, ...]:
@@ -282,7 +305,11 @@ def fits(tile: Tile, product: ProductClass) -> bool:
         return False
     if sums > _MOST_SUMS or down * across * splits > _MOST_CTAS:
         return False
-    if tile.rows % (EIGHT * across) or tile.columns // FILTERS % down or tile.rows * tile.row_bytes % ALIGNMENT:
+    if (
+        tile.rows % (EIGHT * across)
+        or tile.columns // tile.block_columns % down
+        or tile.rows * tile.row_bytes % ALIGNMENT
+    ):
         return False
     factors = 4 * (tile.rows + STEP_PIXELS + tile.columns) if product.scaled else 0
     stage = tile.row_bytes * (tile.rows + tile.columns) + factors

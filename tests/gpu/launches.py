@@ -155,6 +155,9 @@ KINDS: dict[str, Callable[[], Call]] = {
     "own-factors-rows": lambda: gemm(
         SCALED, "gemm-own-3x", torch.float8_e4m3fn, (200, 264, 640), "own_rows_128x128x128_1x2"
     ),
+    "own-factors-strips": lambda: gemm(
+        SCALED, "gemm-own-3x", torch.float8_e4m3fn, (200, 264, 640), "own_rows_128x144x128"
+    ),
     "own-factors-split": lambda: gemm(
         SCALED, "gemm-own-3x", torch.float8_e4m3fn, (40, 136, 1032), "own_cooperative_16x128x128_1x1x4"
     ),

@@ -207,6 +207,20 @@ PRODUCTS = [
         marks=SLOW,
     ),
     pytest.param(
+        f"in sa: f32[m, k/128], sb: f32[n/64, k/128]; A = sa*A; B = sb*B; out D: e4m3, s, c, a; {REDUCED}",
+        "e4m3",
+        "own_rows_128x144x128",
+        id="rows-of-three-blocks",
+        marks=SLOW,
+    ),
+    pytest.param(
+        "in sa: f32[m, k/128]; A = sa*A; out D: bf16; D = acc + C",
+        "e4m3",
+        "own_rows_128x160x128_2x1",
+        id="rows-of-two-blocks",
+        marks=SLOW,
+    ),
+    pytest.param(
         "out D[m, n/2], r: f32[m]; D = silu(even(acc))*odd(acc); r = sum[n](acc)",
         "bf16*bf16",
         "own_pingpong_192x128x64_1x2",

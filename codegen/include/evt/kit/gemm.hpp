@@ -151,7 +151,7 @@ struct Gemm {
       prefetch_tma_descriptor(params.a);
       prefetch_tma_descriptor(params.b);
       if (Traits::kDual) prefetch_tma_descriptor(params.partner);
-      if (Traits::kLoadsFewColumns && params.columns % kFilters != 0) prefetch_tma_descriptor(params.last);
+      if (Traits::kLoadsFewColumns && params.columns % Traits::kBlockColumns != 0) prefetch_tma_descriptor(params.last);
     }
     if (Traits::kLoadsSource && warp == 1) prefetch_tma_descriptor(params.source);
     if (Traits::kStoresDestination && warp == 2) prefetch_tma_descriptor(params.destination);

@@ -53,7 +53,7 @@ struct GemmCompletion {
             params.columns, row, work.end};
   }
 
-  /// Complete the rows of a consumer, block by block of D's 64 columns. A warp has 16 rows of each strip of columns.
+  /// Complete the rows of a consumer, block by block of D's columns. A warp has 16 rows of each strip of columns.
   template <int... Strips>
   CUTLASS_DEVICE static void complete_rows(Params const& params, Storage const& storage, Work const& work, int consumer,
                                            PipelineState& buffer, typename Traits::Accumulator const (&sums)[Traits::kSums],
@@ -67,7 +67,7 @@ struct GemmCompletion {
                             Traits::strips_of(params.columns), work.group, params.columns, work.row + row, work.end};
     };
     Epilogue epilogues[] = {Epilogue(params.epilogue, tile_of(Strips))...};
-    constexpr int kStrips = Traits::kMembers * kFilters / Lanes::kStrip;  // of a block of D
+    constexpr int kStrips = Traits::kMembers * Traits::kBlockColumns / Lanes::kStrip;  // of a block of D
     CUTLASS_PRAGMA_UNROLL
     for (int block = 0; block < Traits::kParts; ++block) {
       int const first = block * kStrips;

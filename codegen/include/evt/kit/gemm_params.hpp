@@ -148,7 +148,7 @@ struct GemmHost {
                     Filters::kLength, box_outer, Filters::kRowBytes);
     };
     if constexpr (Traits::kLoadsFewColumns) {
-      int const last = rows % kFilters;
+      int const last = rows % Filters::kRows;
       done = done && (last == 0 || filters(arguments.b, rows, b_stride, last).encode(params.last));
     }
     if constexpr (Traits::kDual) {
@@ -185,7 +185,7 @@ struct GemmHost {
     if constexpr (Traits::kGrouped) done = done && arguments.groups <= kMaxGroups;
     int const stored = arguments.columns / Traits::kMembers;
     auto const block = [&](CUtensorMapDataType type, void const* pointer, int64_t stride, int64_t batch_stride) {
-      return matrix(type, Traits::kStoredBytes, pointer, stored, arguments.rows, stride, batch_stride, kFilters,
+      return matrix(type, Traits::kStoredBytes, pointer, stored, arguments.rows, stride, batch_stride, Traits::kBlockColumns,
                     Traits::kBoxRows, Traits::kEpilogueRow);
     };
     if constexpr (Traits::kLoadsSource) {
@@ -199,7 +199,7 @@ struct GemmHost {
       void const* const begin = static_cast<char const*>(arguments.d) - kBytes * kPartRows * arguments.d_stride;
       done = done && TmaTensor<3>{map_type<typename Traits::Destination>(), kBytes, begin,
                                   {stored, kPartRows, arguments.rows + 1},
-                                  {arguments.d_stride, arguments.d_stride}, {kFilters, kPartRows, 1}, {1, 1},
+                                  {arguments.d_stride, arguments.d_stride}, {Traits::kBlockColumns, kPartRows, 1}, {1, 1},
                                   Traits::kEpilogueRow}
                          .encode(params.destination);
     } else if constexpr (Traits::kStoresDestination) {

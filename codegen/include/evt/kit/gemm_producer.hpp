@@ -65,7 +65,7 @@ struct GemmProducer {
     if (first_row >= Traits::kPixels) return;  // this CTA completes nothing of a split tile
     auto const column_of = [&](Work const& work, int part) {
       int const column = work.column + Traits::first_block_of(ring) * kFilters;
-      return column / Traits::kMembers + part / Traits::kPartsOfBlock * kFilters;
+      return column / Traits::kMembers + part / Traits::kPartsOfBlock * Traits::kBlockColumns;
     };
     auto const row_of = [&](Work const& work, int part) {
       return work.row + first_row + part % Traits::kPartsOfBlock * Traits::kPartRows;
@@ -140,7 +140,7 @@ struct GemmProducer {
   CUTLASS_DEVICE static void load_tile(
       Params const& params, Storage const& storage, Work const& work, Share const& share, int bytes, PipelineState& state) {
     int const row = work.row + share.across * kRowsLoaded;
-    int const first_column = work.column + share.down * kBlocksLoaded * kFilters;
+    int const first_column = work.column + share.down * kBlocksLoaded * Traits::kBlockColumns;
     CachePolicy const policy = work.reads_once ? kEvictFirst : kEvictNormal;
     int const of_b = Traits::kBatched ? work.group * params.b_step : work.group;
     CUtensorMap const* of_blocks[kBlocksLoaded];  // null for blocks that do not exist
@@ -149,8 +149,8 @@ struct GemmProducer {
                Filters::kRowBytes;
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kBlocksLoaded; ++i) {
-        int const left = params.columns - first_column - i * kFilters;
-        of_blocks[i] = left <= 0 ? nullptr : left < kFilters ? &params.last : &params.b;
+        int const left = params.columns - first_column - i * Traits::kBlockColumns;
+        of_blocks[i] = left <= 0 ? nullptr : left < Traits::kBlockColumns ? &params.last : &params.b;
       }
     }
     for (int block = work.first_block; block < work.first_block + work.k_blocks; ++block) {
@@ -167,7 +167,7 @@ struct GemmProducer {
         if (box >= Traits::kBoxesOfFilters) continue;
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < kBlocksLoaded; ++i) {
-          int const column = first_column + i * kFilters;
+          int const column = first_column + i * Traits::kBlockColumns;
           uint32_t const to = columns + Traits::filters_of(box, i);
           if constexpr (Traits::kPaired) {
             int const number = column / kFilters, pair = number / Traits::kMembers * kFilters;

@@ -27,7 +27,7 @@ inline constexpr int kAlignmentOfSums = 16;
 /// The most rows of a tile that warps multiply by themselves, and the shared memory of their CTAs.
 inline constexpr int kFewRows = 16, kFewSharedBytes = 115712;
 
-/// The tile of a CTA: blocks of 64 columns for each consumer, whether consumers are pingpong, and the CTAs of a cluster
+/// The tile of a CTA: blocks of columns for each consumer, whether consumers are pingpong, and the CTAs of a cluster
 /// along columns, rows and k. Promotes: the sums of a stage are added in f32. Mma has the rows. Grouped: groups of rows
 /// have a matrix B each. ByRows: each consumer has 64 rows, and Mma the columns. Pairs: a thread has pairs of columns with
 /// this distance, and D half of the columns; 0 without pairs. Batched: there are several products. ByStages: consumers
@@ -54,6 +54,15 @@ CUTLASS_HOST_DEVICE constexpr int rows_of_part(int rows, int most) {
   return found;
 }
 
+/// The columns of a block of a tile by rows. Rows of 64 columns are swizzled. Other blocks have an odd number of strips, so
+/// that eight rows begin in four groups of banks.
+CUTLASS_HOST_DEVICE constexpr int columns_of_block(int columns) {
+  if (columns % kFilters == 0) return kFilters;
+  int strips = columns / Lanes::kStrip;
+  while (strips % 2 == 0) strips /= 2;
+  return Lanes::kStrip * (strips % 3 == 0 ? 3 : strips);
+}
+
 /// The most groups of a product.
 inline constexpr int kMaxGroups = 1024;
 
@@ -75,13 +84,15 @@ struct GemmTraits {
   using Destination = typename Epilogue::Destination;
   // Boxes of k in a stage. TMA swizzles rows of at most 128 bytes.
   static constexpr int kBoxes = ceil_div(Depth * Mma::kElementBytes, kMaxRowBytes), kBoxDepth = Depth / kBoxes;
+  static constexpr bool kByRows = Tile::kByRows, kByStages = Tile::kByStages;
+  // Columns of a block: of a box of B, and of a part of C and D.
+  static constexpr int kBlockColumns = kByRows ? columns_of_block(Mma::kPixels) : kFilters;
   using Filters = std::conditional_t<Conversion::kPacked, PackedRows,
                                      FilterRows<Conversion::kBytes, Conversion::kConverts ? Depth : kBoxDepth,
-                                                Mma::kTransposed>>;
+                                                Mma::kTransposed, kBlockColumns>>;
   static constexpr int kBoxesOfFilters = Conversion::kConverts ? 1 : kBoxes;
   using Fragments = typename Conversion::template Rows<Filters::kRowBytes>::Fragments;
 
-  static constexpr bool kByRows = Tile::kByRows, kByStages = Tile::kByStages;
   // WGMMA's blocks of a consumer, of 64 columns or rows, and the sums that a thread has of each.
   static constexpr int kDepth = Depth, kBlocks = kByRows ? 1 : Tile::kBlocks;
   static constexpr bool kInHalves = Tile::kInHalves;
@@ -110,7 +121,7 @@ struct GemmTraits {
   // multiply old bytes in their place: the sums of a row depend on that row alone.
   static constexpr bool kLoadsFewRows = kMulticast == 1 && !kGrouped;
   static constexpr int kColumnBlocks = Tile::kBlocks * (kByRows ? 1 : kOfStage);
-  static constexpr int kColumns = kColumnBlocks * kFilters;
+  static constexpr int kColumns = kColumnBlocks * kBlockColumns;
   static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
   static constexpr int kPairs = Tile::kPairs;  // the distance of the columns of a pair, or 0
   static constexpr bool kPaired = kPairs > 0, kDual = Tile::kDual;
@@ -122,7 +133,7 @@ struct GemmTraits {
   static constexpr bool kStaged = kLoadsSource || kStoresDestination;
   // Bytes of an element of C and D, which have one buffer, and of a row of a block.
   static constexpr int kStoredBytes = sizeof(std::conditional_t<kStoresDestination, Destination, element::bf16>);
-  static constexpr int kEpilogueRow = kStoredBytes * kFilters;
+  static constexpr int kEpilogueRow = kStoredBytes * kBlockColumns;
 
   static constexpr int kRowBytes = kBoxDepth * Mma::kElementBytes;
   static constexpr int kRowsBytes = kPixels * kRowBytes;  // of A in a box
@@ -219,7 +230,7 @@ struct GemmTraits {
 
   using Lanes = std::conditional_t<kPaired, LanesOfPairs<kPairs>, kit::Lanes>;
   CUTLASS_HOST_DEVICE static constexpr int strips_of(int columns) {
-    return ceil_div(columns, kFilters) * (kFilters / Lanes::kStrip);
+    return ceil_div(columns, kBlockColumns) * (kBlockColumns / Lanes::kStrip);
   }
 
   /// The first block of columns, and the first row, of a consumer in a tile.

@@ -126,15 +126,17 @@ struct Scales {
 using NoScales = Scales<NoFactor, NoFactor, false, false>;
 
 /// The factors of a stage in shared memory: one for each row, four of a step for each quad of lanes together, and one
-/// for each column; or one for the tile. ByRows: one for each row, in order, and one for each block of 64 columns. Pairs:
-/// blocks have the first or the second columns of 64 pairs, and share a factor if there is one for each block.
+/// for each column; or one for the tile. ByRows: one for each row, in order, and one for 16 to 64
+/// columns, which share a factor wherever a tile begins. Pairs: blocks have the first or the second columns of 64 pairs,
+/// and share a factor if there is one for each block.
 template <class Scales, int Rows, int Columns, bool ByRows, int Pairs>
 struct ScaleTile {
   static constexpr bool kExists = Scales::kExist, kOfRows = Scales::kOfRows, kOfColumns = Scales::kOfColumns;
   static constexpr int kSteps = ceil_div(Rows, kStepPixels);
   static constexpr int kRowsBytes = kOfRows ? 4 * kSteps * kStepPixels : 0;
   // Columns that share a factor, and their number.
-  static constexpr int kAlike = ByRows ? kFilters : 1, kColumns = Columns / kAlike;
+  static constexpr int kAlike = !ByRows ? 1 : Columns % kFilters == 0 ? kFilters : Columns & -Columns;
+  static constexpr int kColumns = Columns / kAlike;
   static constexpr int kColumnsBytes = kOfColumns ? ceil_div(kColumns, 4) * 16 : 0;
   static constexpr int kFactorsBytes = !Scales::kMultiply ? 0 : kOfRows || kOfColumns ? kRowsBytes + kColumnsBytes : 16;
   static constexpr int kBytes = kFactorsBytes + (Scales::kHasZeros ? 4 * Columns : 0);
@@ -262,6 +264,7 @@ struct ScaleTile {
 
   /// The factors of a thread's rows g and g + 8, of the 16 rows that its warp has from `first` on, and of its columns.
   struct OfThread {
+    static constexpr int kWholeFours = kOfColumns ? kColumns / 4 * 4 : 0;
     float rows[2], columns[kColumns];
 
     CUTLASS_DEVICE void load(uint32_t from, int first) {
@@ -269,13 +272,19 @@ struct ScaleTile {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < 2; ++i) rows[i] = load_shared_float(from + place_of_row(row + 8 * i));
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < (kOfColumns ? kColumns : 0); ++i) columns[i] = load_shared_float(from + place_of_column(i));
+      for (int i = 0; i < kWholeFours; i += 4) {
+        load_shared(reinterpret_cast<uint32_t (&)[4]>(columns[i]), from + place_of_column(i));
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = kWholeFours; i < (kOfColumns ? kColumns : 0); ++i) {
+        columns[i] = load_shared_float(from + place_of_column(i));
+      }
     }
 
     /// Return the factor of a sum of WGMMA's.
     CUTLASS_DEVICE float of_sum(int i) const {
       float const of_row = rows[i / 2 % 2];
-      return kOfColumns ? of_row * columns[i / (kFilters / 2)] : of_row;
+      return kOfColumns ? of_row * columns[i / (kAlike / 2)] : of_row;
     }
   };
 

@@ -4,6 +4,7 @@
 // The steps of the epilogue of a block of 64 columns: from the accumulators to a buffer of C and D in shared memory.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "evt/element.hpp"
 #include "evt/fragment.hpp"
@@ -27,21 +28,25 @@ struct EpilogueStep {
 
   /// Whether D has a column for each pair of columns: a thread has both, and stores the first.
   static constexpr bool kHalf = Traits::kPaired;
-  /// Whether D has elements of 8 bits. A row has 64 bytes then, and a word the four rows of a column.
-  static constexpr bool kBytes = Traits::kEpilogueRow == kFilters;
+  /// Whether D has elements of 8 bits. A word has the four rows of a column then.
+  static constexpr bool kBytes = sizeof(std::conditional_t<std::is_void_v<Destination>, element::bf16, Destination>) == 1;
+  /// Whether TMA swizzles the chunks of a row: if it has 64 columns.
+  static constexpr bool kSwizzled = Traits::kEpilogueRow % kFilters == 0;
 
-  /// The address of a lane's row of the matrices that ldmatrix and stmatrix move: a swizzled chunk of 16 bytes of the
-  /// 128 of a pixel. A strip of 16 columns has two chunks; a warp's number is its strip. A D with half the columns has one
+  /// The address of a lane's row of the matrices that ldmatrix and stmatrix move: a chunk of 16 bytes of a pixel's, which
+  /// may be swizzled. A strip of 16 columns has two chunks; a warp's number is its strip. A D with half the columns has one
   /// chunk of a strip for each `half`. Bytes are stored one by one: a strip has a chunk, and a lane a column of it.
   CUTLASS_DEVICE static uint32_t address(uint32_t buffer, int strip = threadIdx.x % kWarpGroup / 32, int half = 0) {
     int const lane = threadIdx.x % 32;
     if constexpr (kBytes) {
       int const quad = lane % 4;
-      return buffer + 2 * quad * Traits::kEpilogueRow + (strip ^ quad) * 16 + 8 * half + lane / 4;
+      return buffer + 2 * quad * Traits::kEpilogueRow + chunk(strip, quad) * 16 + 8 * half + lane / 4;
     }
-    if constexpr (kHalf) return buffer + lane % 16 * Traits::kEpilogueRow + ((2 * strip + half) ^ lane % 8) * 16;
-    return buffer + (lane % 8 + lane / 16 * 8) * Traits::kEpilogueRow + ((2 * strip + lane / 8 % 2) ^ lane % 8) * 16;
+    if constexpr (kHalf) return buffer + lane % 16 * Traits::kEpilogueRow + chunk(2 * strip + half, lane % 8) * 16;
+    return buffer + (lane % 8 + lane / 16 * 8) * Traits::kEpilogueRow + chunk(2 * strip + lane / 8 % 2, lane % 8) * 16;
   }
+
+  CUTLASS_DEVICE static constexpr int chunk(int number, int row) { return kSwizzled ? number ^ row : number; }
 
   /// `rows` gives the matrix rows of successive steps.
   template <class Rows>

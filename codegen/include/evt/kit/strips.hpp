@@ -49,7 +49,7 @@ CUTLASS_DEVICE void transpose_strip(Sum (&to)[fragment::kElements], Sum const* f
   }
 }
 
-/// Compute the epilogues of a warp's strips of a block of D's 64 columns. The loads of a strip precede the computation of
+/// Compute the epilogues of a warp's strips of a block of D's columns. The loads of a strip precede the computation of
 /// the strip before it. A strip of pairs has 8 columns of both blocks of 64 sums.
 template <class Traits, int Strips, class Rows>
 CUTLASS_DEVICE void complete_strips(typename Traits::Epilogue* epilogues, Rows const& rows,

@@ -12,12 +12,12 @@
 namespace evt {
 namespace kit {
 
-/// The filters of a tap in shared memory: a row of channels for each filter, or, transposed, a row of filters for each
-/// channel.
-template <int ElementBytes, int Channels, bool Transposed>
+/// The filters of a tap in shared memory, `Columns` of them: a row of channels for each filter, or, transposed, a row of
+/// filters for each channel.
+template <int ElementBytes, int Channels, bool Transposed, int Columns = kFilters>
 struct FilterRows {
-  static constexpr int kRows = Transposed ? Channels : kFilters;
-  static constexpr int kLength = Transposed ? kFilters : Channels;
+  static constexpr int kRows = Transposed ? Channels : Columns;
+  static constexpr int kLength = Transposed ? Columns : Channels;
   static constexpr int kRowBytes = swizzled_row(kLength * ElementBytes);
   static constexpr int kBytes = kRows * kRowBytes, kLoadedBytes = kRows * kLength * ElementBytes;
   static constexpr uint32_t kLayout = operand_layout(kRowBytes);
