@@ -248,7 +248,7 @@ def tiles_of(product: ProductClass) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]
     offered = tuple(tile for tile in _offered(product) if _multiplies(tile.rows, product.operand))
     if product.converted and not (product.deep or product.packed):
         offered = tuple(tile._replace(row_bytes=MAX_ROW_BYTES) for tile in offered)
-    found = (
+    found: Iterator[Tile] = (
         Tile(rows, blocks, pingpong, (*cluster, splits), row_bytes, by_stages=by_stages)
         for by_stages in (False, True)
         for pingpong in (True, False)

@@ -12,6 +12,7 @@ import evt
 from evt.errors import EvtError
 from evt.export import Named, torch_extension
 from evt.ir import format_dag, parse_dag
+from evt.ir.dtype import E4M3
 from evt.ir.formula import formula
 from evt.ir.node import base, divisor
 from evt.plan import find_target, survey
@@ -278,12 +279,32 @@ def test_many_rows_take_the_fastest_tile_by_rows(size: tuple[int, int, int]) -> 
     assert chosen.config.name == FASTEST_BY_ROWS[size]
 
 
-@pytest.mark.parametrize(("columns", "scales"), [(64, "true, false"), (128, "true, false"), (192, "true, true")])
-def test_consumers_by_rows_multiply_all_columns(columns: int, scales: str) -> None:
+@pytest.mark.parametrize(
+    ("columns", "blocks", "scales"),
+    [
+        (64, 1, "true, false"),
+        (128, 2, "true, false"),
+        (192, 3, "true, true"),
+        (144, 3, "true, true"),  # blocks of 48
+        (160, 2, "true, true"),
+        (176, 1, "true, true"),
+    ],
+)
+def test_consumers_by_rows_multiply_all_columns(columns: int, blocks: int, scales: str) -> None:
     text = evt.gemm(DEEPSEEK, route="gemm-own-3x", config=f"own_rows_128x{columns}x128").emit("sm90")
-    assert f"GemmTile<{columns // 64}, false, 1, 1, 1, true, false, true>" in text
+    assert f"GemmTile<{blocks}, false, 1, 1, 1, true, false, true>" in text
     assert f"Scales<FactorOfA, FactorOfB, {scales}>" in text
     assert f"wgmma.mma_async.sync.aligned.m64n{columns}k32.f32.e4m3.e4m3" in text
+
+
+def test_blocks_of_tiles_by_rows_have_odd_strips_or_64_columns() -> None:
+    offered, others = tiles_of(ProductClass(E4M3, scaled=True, by_rows=True))
+    tiles = [tile for tile in (*offered, *others) if tile.by_rows]
+    assert {tile.columns for tile in tiles} == set(range(64, 193, 16))
+    for tile in tiles:
+        strips, rest = divmod(tile.block_columns, 16)
+        assert rest == tile.columns % tile.block_columns == 0
+        assert strips == 4 if tile.columns % 64 == 0 else strips % 2 == 1
 
 
 @pytest.mark.parametrize("target", ["sm80", "sm89", "sm100", "sm120"])

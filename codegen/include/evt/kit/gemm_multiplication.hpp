@@ -44,6 +44,10 @@ struct GemmMultiplication {
     PipelineState& state;
     int left;  // to be multiplied
 
+    CUTLASS_DEVICE uint32_t rows_of(int stage) const {
+      return storage.rows(stage) + Traits::row_of_consumer(consumer) * Traits::kRowBytes;
+    }
+
     /// Return the factors of a block of a stage.
     CUTLASS_DEVICE typename Scaled::OfColumns factors_of(int stage, int block) const {
       typename Scaled::OfColumns found;
@@ -52,10 +56,25 @@ struct GemmMultiplication {
     }
 
     CUTLASS_DEVICE Started wait() const {
-      Started found{state.index};
-      barrier_wait(storage.full(state.index), state.phase);
-      if constexpr (Traits::kByRows) found.factors.load(storage.scales(state.index), Traits::row_of_consumer(consumer));
+      Started found = wait_for_operands();
+      load_factors(found);
       return found;
+    }
+    CUTLASS_DEVICE Started wait_for_operands() const {
+      barrier_wait(storage.full(state.index), state.phase);
+      return {state.index};
+    }
+    CUTLASS_DEVICE void load_factors(Started& found) const {
+      if constexpr (Traits::kByRows) found.factors.load(storage.scales(found.stage), Traits::row_of_consumer(consumer));
+    }
+
+    /// Return the factors of a thread's sums by rows.
+    CUTLASS_DEVICE static auto factors_of_sums(Started const& started) {
+      if constexpr (Traits::kByRows) {
+        return started.factors.of_sums();
+      } else {
+        return started.factors;
+      }
     }
 
     /// Wait for a stage, and convert its filters.
@@ -69,23 +88,27 @@ struct GemmMultiplication {
 
     /// Start the multiplications of a stage. The fragments of its filters stay until the sums are there.
     CUTLASS_DEVICE Started start(Sums& sums, Fragments& fragments) {
-      int const stage = state.index;
-      uint32_t const rows = operand_descriptor(storage.rows(stage) + Traits::row_of_consumer(consumer) * Traits::kRowBytes);
-      uint32_t const filters = storage.columns(stage) + Traits::filters_of(0, Traits::first_block_of(consumer));
-      uint32_t const columns = operand_descriptor(filters);
-      Started found;
       if constexpr (Conversion::kConverts) {
-        found = convert(fragments);
+        Started const found = convert(fragments);
         warpgroup_arrive();
-        multiply_converted(rows, fragments, sums);
+        multiply_converted(operand_descriptor(rows_of(found.stage)), fragments, sums);
+        warpgroup_commit_batch();
+        next();
+        return found;
       } else {
-        found = wait();
-        warpgroup_arrive();
-        multiply_stage(rows, columns, sums);
+        Started const found = wait();
+        start(found, sums);
+        return found;
       }
+    }
+
+    /// Start the multiplications of a stage that is there.
+    CUTLASS_DEVICE void start(Started const& found, Sums& sums) {
+      uint32_t const filters = storage.columns(found.stage) + Traits::filters_of(0, Traits::first_block_of(consumer));
+      warpgroup_arrive();
+      multiply_stage(operand_descriptor(rows_of(found.stage)), operand_descriptor(filters), sums);
       warpgroup_commit_batch();
       next();
-      return found;
     }
 
     /// Start the multiplications of a half of a stage's rows.
@@ -104,34 +127,38 @@ struct GemmMultiplication {
     /// Wait for the sums of a stage while `Pending` later ones are multiplied, and add them.
     template <int Pending>
     CUTLASS_DEVICE void promote(Sums& accumulators, Sums& partial, Started const& started) {
+      promote<Pending>(accumulators, partial, started.stage, factors_of_sums(started));
+    }
+    template <int Pending, class Factors>
+    CUTLASS_DEVICE void promote(Sums& accumulators, Sums& partial, int stage, Factors const& factors) {
       if constexpr (Traits::kByRows) {
         warpgroup_wait<Pending>();
         fence_operands(partial);
-        release(storage, rank, started.stage);
+        release(storage, rank, stage);
         // Sums of a row together: their factor stays in the operand's latch.
         CUTLASS_PRAGMA_UNROLL
         for (int row = 0; row < 2; ++row) {
           CUTLASS_PRAGMA_UNROLL
           for (int i = 0; i < Traits::kSums / 2; ++i) {
             int const j = i / 2 * 4 + row * 2 + i % 2;
-            accumulators[0][j] += partial[0][j] * started.factors.of_sum(j);
+            accumulators[0][j] += partial[0][j] * factors.of_sum(j);
           }
         }
       } else {
         warpgroup_wait<Pending>();
         fence_operands(partial);
-        if constexpr (!Scaled::kExists) release(storage, rank, started.stage);
+        if constexpr (!Scaled::kExists) release(storage, rank, stage);
         CUTLASS_PRAGMA_UNROLL
         for (int block = 0; block < Traits::kBlocks; ++block) {
           if constexpr (Scaled::kExists) {
-            auto const factors = factors_of(started.stage, block);
-            Scaled::add(accumulators[block], partial[block], storage.scales(started.stage), factors);
+            auto const of_columns = factors_of(stage, block);
+            Scaled::add(accumulators[block], partial[block], storage.scales(stage), of_columns);
           } else {
             CUTLASS_PRAGMA_UNROLL
             for (int j = 0; j < Traits::kSums; ++j) accumulators[block][j] += partial[block][j];
           }
         }
-        if constexpr (Scaled::kExists) release(storage, rank, started.stage);
+        if constexpr (Scaled::kExists) release(storage, rank, stage);
       }
     }
 
@@ -208,13 +235,28 @@ struct GemmMultiplication {
       } else {
         stages.template promote<0>(accumulators, first, one);
       }
-    } else if constexpr (Traits::kPromotes) {
+    } else if constexpr (Traits::kPromotes && Conversion::kConverts) {
       do {
         Sums partial;
         Fragments fragments;
         Started const started = stages.start(partial, fragments);
         stages.template promote<0>(accumulators, partial, started);
       } while (stages.left > 0);
+    } else if constexpr (Traits::kPromotes) {
+      // The sums of a stage delay the next one. While a stage is multiplied, a consumer thus waits for the next one, and
+      // loads its factors.
+      Sums partial;
+      Started now = stages.wait();
+      while (stages.left > 1) {
+        stages.start(now, partial);
+        Started next = stages.wait_for_operands();
+        auto const factors = Stages::factors_of_sums(now);
+        stages.load_factors(next);
+        stages.template promote<0>(accumulators, partial, now.stage, factors);
+        now = next;
+      }
+      stages.start(now, partial);
+      stages.template promote<0>(accumulators, partial, now);
     } else {
       int last = -1;
       Fragments fragments, others;

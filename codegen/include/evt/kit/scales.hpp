@@ -262,6 +262,15 @@ struct ScaleTile {
     for (int i = 0; i < 2; ++i) to[i] = load_shared_word(from + place_of_zero(first + 8 * i));
   }
 
+  /// The factors of a thread's sums: for each of its two rows, of columns that share a factor.
+  struct OfSums {
+    static constexpr int kEach = kOfColumns ? kColumns : 1;
+    float values[2][kEach];
+
+    /// Return the factor of a sum of WGMMA's.
+    CUTLASS_DEVICE float of_sum(int i) const { return values[i / 2 % 2][kOfColumns ? i / (kAlike / 2) : 0]; }
+  };
+
   /// The factors of a thread's rows g and g + 8, of the 16 rows that its warp has from `first` on, and of its columns.
   struct OfThread {
     static constexpr int kWholeFours = kOfColumns ? kColumns / 4 * 4 : 0;
@@ -281,10 +290,19 @@ struct ScaleTile {
       }
     }
 
-    /// Return the factor of a sum of WGMMA's.
-    CUTLASS_DEVICE float of_sum(int i) const {
-      float const of_row = rows[i / 2 % 2];
-      return kOfColumns ? of_row * columns[i / (kAlike / 2)] : of_row;
+    /// Return the factors of its sums. The compiler leaves them where they are computed.
+    CUTLASS_DEVICE OfSums of_sums() const {
+      OfSums found;
+      CUTLASS_PRAGMA_UNROLL
+      for (int row = 0; row < 2; ++row) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < OfSums::kEach; ++i) {
+          float& value = found.values[row][i];
+          value = rows[row];
+          if constexpr (kOfColumns) asm volatile("mul.f32 %0, %1, %2;" : "=f"(value) : "f"(rows[row]), "f"(columns[i]));
+        }
+      }
+      return found;
     }
   };
 
