@@ -175,6 +175,7 @@ def compare(plan: Plan, calls: list[bytes], fake: Path, folder: Path) -> None:
 
 
 REDUCED = "D = relu(acc + bias[n]); s = sum[n](D); c = sum[m](D); a = max[m, n](abs(D))"
+BY_ROWS = f"in sa: f32[m, k/128], sb: f32[n/128, k/128]; A = sa*A; B = sb*B; out D: bf16, s, c, a; {REDUCED}"
 RESIDUAL = "D = gelu(alpha*acc + bias) + residual"
 SLOW = pytest.mark.slow
 #: Formulas, types of the operands, and configurations.
@@ -199,27 +200,9 @@ PRODUCTS = [
         id="scales",
         marks=SLOW,
     ),
-    pytest.param(
-        f"in sa: f32[m, k/128], sb: f32[n/128, k/128]; A = sa*A; B = sb*B; out D: bf16, s, c, a; {REDUCED}",
-        "e4m3",
-        "own_rows_128x128x128_1x2",
-        id="rows",
-        marks=SLOW,
-    ),
-    pytest.param(
-        f"in sa: f32[m, k/128], sb: f32[n/64, k/128]; A = sa*A; B = sb*B; out D: e4m3, s, c, a; {REDUCED}",
-        "e4m3",
-        "own_rows_128x144x128",
-        id="rows-of-three-blocks",
-        marks=SLOW,
-    ),
-    pytest.param(
-        "in sa: f32[m, k/128]; A = sa*A; out D: bf16; D = acc + C",
-        "e4m3",
-        "own_rows_128x160x128_2x1",
-        id="rows-of-two-blocks",
-        marks=SLOW,
-    ),
+    pytest.param(BY_ROWS, "e4m3", "own_rows_128x128x128_1x2", id="rows", marks=SLOW),
+    pytest.param(BY_ROWS, "e4m3", "own_rows_128x144x128", id="rows-of-three-blocks", marks=SLOW),
+    pytest.param(BY_ROWS, "e4m3", "own_rows_128x160x128_2x1", id="rows-of-two-blocks", marks=SLOW),
     pytest.param(
         "out D[m, n/2], r: f32[m]; D = silu(even(acc))*odd(acc); r = sum[n](acc)",
         "bf16*bf16",
