@@ -30,10 +30,11 @@ struct GemmMultiplication {
   using HalfSums = typename Traits::Accumulator[Traits::kBlocks][Mma::kPixels / 2];
   using Fragments = typename Traits::Fragments[Traits::kBlocks];
 
-  /// A stage that is being multiplied. Consumers by rows load its factors before: while WGMMA reads shared memory, other
-  /// loads take long.
+  /// A stage that is being multiplied, and the descriptors of its operands. Consumers by rows load its factors before:
+  /// while WGMMA reads shared memory, other loads take long.
   struct Started {
     int stage;
+    uint32_t rows, columns;
     std::conditional_t<Traits::kByRows, typename Scaled::OfThread, std::false_type> factors;
   };
 
@@ -43,10 +44,6 @@ struct GemmMultiplication {
     int rank, consumer;
     PipelineState& state;
     int left;  // to be multiplied
-
-    CUTLASS_DEVICE uint32_t rows_of(int stage) const {
-      return storage.rows(stage) + Traits::row_of_consumer(consumer) * Traits::kRowBytes;
-    }
 
     /// Return the factors of a block of a stage.
     CUTLASS_DEVICE typename Scaled::OfColumns factors_of(int stage, int block) const {
@@ -61,8 +58,11 @@ struct GemmMultiplication {
       return found;
     }
     CUTLASS_DEVICE Started wait_for_operands() const {
-      barrier_wait(storage.full(state.index), state.phase);
-      return {state.index};
+      int const stage = state.index;
+      barrier_wait(storage.full(stage), state.phase);
+      uint32_t const rows = storage.rows(stage) + Traits::row_of_consumer(consumer) * Traits::kRowBytes;
+      uint32_t const columns = storage.columns(stage) + Traits::filters_of(0, Traits::first_block_of(consumer));
+      return {stage, operand_descriptor(rows), operand_descriptor(columns)};
     }
     CUTLASS_DEVICE void load_factors(Started& found) const {
       if constexpr (Traits::kByRows) found.factors.load(storage.scales(found.stage), Traits::row_of_consumer(consumer));
@@ -91,7 +91,7 @@ struct GemmMultiplication {
       if constexpr (Conversion::kConverts) {
         Started const found = convert(fragments);
         warpgroup_arrive();
-        multiply_converted(operand_descriptor(rows_of(found.stage)), fragments, sums);
+        multiply_converted(found.rows, fragments, sums);
         warpgroup_commit_batch();
         next();
         return found;
@@ -104,9 +104,8 @@ struct GemmMultiplication {
 
     /// Start the multiplications of a stage that is there.
     CUTLASS_DEVICE void start(Started const& found, Sums& sums) {
-      uint32_t const filters = storage.columns(found.stage) + Traits::filters_of(0, Traits::first_block_of(consumer));
       warpgroup_arrive();
-      multiply_stage(operand_descriptor(rows_of(found.stage)), operand_descriptor(filters), sums);
+      multiply_stage(found.rows, found.columns, sums);
       warpgroup_commit_batch();
       next();
     }
@@ -244,7 +243,7 @@ struct GemmMultiplication {
       } while (stages.left > 0);
     } else if constexpr (Traits::kPromotes) {
       // The sums of a stage delay the next one. While a stage is multiplied, a consumer thus waits for the next one, and
-      // loads its factors.
+      // loads its factors and computes its descriptors.
       Sums partial;
       Started now = stages.wait();
       while (stages.left > 1) {
@@ -252,6 +251,8 @@ struct GemmMultiplication {
         Started next = stages.wait_for_operands();
         auto const factors = Stages::factors_of_sums(now);
         stages.load_factors(next);
+        hide_origin(next.rows);  // else they are computed after the sums
+        hide_origin(next.columns);
         stages.template promote<0>(accumulators, partial, now.stage, factors);
         now = next;
       }

@@ -249,6 +249,7 @@ CUTLASS_DEVICE void multiply_by_warp(uint8_t, int* sums, uint32_t const (&a)[4],
 
 /// Hide the origin of a value: the compiler computes the values that depend on it anew.
 CUTLASS_DEVICE void hide_origin(int& value) { asm volatile("" : "+r"(value)); }
+CUTLASS_DEVICE void hide_origin(uint32_t& value) { asm volatile("" : "+r"(value)); }
 CUTLASS_DEVICE void hide_origin(int64_t& value) { asm volatile("" : "+l"(value)); }
 
 // Registers of a warpgroup.
