@@ -59,10 +59,11 @@ struct GemmMultiplication {
     }
     CUTLASS_DEVICE Started wait_for_operands() const {
       int const stage = state.index;
-      barrier_wait(storage.full(stage), state.phase);
       uint32_t const rows = storage.rows(stage) + Traits::row_of_consumer(consumer) * Traits::kRowBytes;
       uint32_t const columns = storage.columns(stage) + Traits::filters_of(0, Traits::first_block_of(consumer));
-      return {stage, operand_descriptor(rows), operand_descriptor(columns)};
+      Started const found{stage, operand_descriptor(rows), operand_descriptor(columns)};
+      barrier_wait(storage.full(stage), state.phase);
+      return found;
     }
     CUTLASS_DEVICE void load_factors(Started& found) const {
       if constexpr (Traits::kByRows) found.factors.load(storage.scales(found.stage), Traits::row_of_consumer(consumer));
