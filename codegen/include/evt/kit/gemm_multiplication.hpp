@@ -53,17 +53,17 @@ struct GemmMultiplication {
     }
 
     CUTLASS_DEVICE Started wait() const {
-      Started found = wait_for_operands();
+      Started found = operands();
+      wait_for_operands();
       load_factors(found);
       return found;
     }
-    CUTLASS_DEVICE Started wait_for_operands() const {
+    CUTLASS_DEVICE void wait_for_operands() const { barrier_wait(storage.full(state.index), state.phase); }
+    CUTLASS_DEVICE Started operands() const {
       int const stage = state.index;
       uint32_t const rows = storage.rows(stage) + Traits::row_of_consumer(consumer) * Traits::kRowBytes;
       uint32_t const columns = storage.columns(stage) + Traits::filters_of(0, Traits::first_block_of(consumer));
-      Started const found{stage, operand_descriptor(rows), operand_descriptor(columns)};
-      barrier_wait(storage.full(stage), state.phase);
-      return found;
+      return {stage, operand_descriptor(rows), operand_descriptor(columns)};
     }
     CUTLASS_DEVICE void load_factors(Started& found) const {
       if constexpr (Traits::kByRows) found.factors.load(storage.scales(found.stage), Traits::row_of_consumer(consumer));
@@ -127,7 +127,7 @@ struct GemmMultiplication {
     /// Wait for the sums of a stage while `Pending` later ones are multiplied, and add them.
     template <int Pending>
     CUTLASS_DEVICE void promote(Sums& accumulators, Sums& partial, Started const& started) {
-      promote<Pending>(accumulators, partial, started.stage, factors_of_sums(started));
+      promote<Pending>(accumulators, partial, started.stage, started.factors);
     }
     template <int Pending, class Factors>
     CUTLASS_DEVICE void promote(Sums& accumulators, Sums& partial, int stage, Factors const& factors) {
@@ -246,10 +246,13 @@ struct GemmMultiplication {
       // The sums of a stage delay the next one. While a stage is multiplied, a consumer thus waits for the next one, and
       // loads its factors and computes its descriptors.
       Sums partial;
-      Started now = stages.wait();
+      stages.wait_for_operands();
+      Started now = stages.operands();
+      stages.load_factors(now);
       while (stages.left > 1) {
         stages.start(now, partial);
-        Started next = stages.wait_for_operands();
+        stages.wait_for_operands();
+        Started next = stages.operands();
         auto const factors = Stages::factors_of_sums(now);
         stages.load_factors(next);
         hide_origin(next.rows);  // else they are computed after the sums
@@ -258,7 +261,7 @@ struct GemmMultiplication {
         now = next;
       }
       stages.start(now, partial);
-      stages.template promote<0>(accumulators, partial, now);
+      stages.template promote<0>(accumulators, partial, now.stage, Stages::factors_of_sums(now));
     } else {
       int last = -1;
       Fragments fragments, others;

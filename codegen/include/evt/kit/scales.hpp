@@ -290,6 +290,12 @@ struct ScaleTile {
       }
     }
 
+    /// Return the factor of a sum of WGMMA's.
+    CUTLASS_DEVICE float of_sum(int i) const {
+      float const of_row = rows[i / 2 % 2];
+      return kOfColumns ? of_row * columns[i / (kAlike / 2)] : of_row;
+    }
+
     /// Return the factors of its sums. The compiler leaves them where they are computed.
     CUTLASS_DEVICE OfSums of_sums() const {
       OfSums found;
