@@ -320,7 +320,8 @@ def fits(tile: Tile, product: ProductClass) -> bool:
     shared = FEW_SHARED_BYTES - exchanged if few else SHARED_BYTES
     stages = (shared - _BARRIERS - 2 * completed * tile.columns) // stage
     stages -= stages % 2 if tile.by_stages else 0
-    if stages < 2:
+    # A consumer of WGMMA releases a stage once it multiplies its next one. By stages, it has every other stage.
+    if stages < (4 if tile.by_stages and not few else 2):
         return False
     if splits == 1:
         return True

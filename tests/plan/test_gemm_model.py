@@ -14,6 +14,7 @@ from evt.plan.cards import find_card
 from evt.plan.gemm import ProductClass, Tile, completed_rows, rows_of_box, rows_of_part, tile_of, tiles_of
 from evt.plan.gemm_speed import LAUNCH, Size, library_microseconds, microseconds, waves
 from evt.plan.geometry.convolution import ceil_div
+from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.speed import duration, evaluation, fastest, product_microseconds
 from evt.request import packed_problem
 
@@ -341,6 +342,17 @@ def test_boxes_divide_what_a_thread_block_completes(dtype) -> None:
             assert part <= (64 if tile.pingpong else 32)
             assert completed % rows_of_box(tile) == part % rows_of_box(tile) == 0
             assert completed * splits >= tile.rows
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_a_consumer_by_stages_has_two_stages(paired: bool) -> None:
+    """With one, it would wait for its next stage before it releases the one that it multiplies."""
+    tiles = [tile for found in tiles_of(ProductClass(BY_NAME["f16"], paired=paired)) for tile in found]
+    by_stages = [tile for tile in tiles if tile.by_stages]
+    assert any(tile.row_bytes == 256 for tile in by_stages)
+    for tile in by_stages:
+        of_d = 2 * completed_rows(tile.rows, tile.cluster[2]) * tile.columns
+        assert 4 * tile.row_bytes * (tile.rows + tile.columns) + of_d <= SHARED_BYTES
 
 
 def test_the_general_tile_comes_first() -> None:

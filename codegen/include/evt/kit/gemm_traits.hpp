@@ -202,7 +202,8 @@ struct GemmTraits {
       kSplits > 1 && !kSumsBeside && !kByStages && kOutgoingBytes + kExchangedBytes <= kStages * kStageBytes;
   // Whether the last tile of rows may begin early. TMA takes long for rows that do not exist, and all tiles wait.
   static constexpr bool kBeginsEarly = !kGrouped && !Scaled::kExists;
-  static_assert(kStages >= 2, "two stages fit in shared memory");
+  // A consumer of WGMMA releases a stage once it multiplies its next one.
+  static_assert(kStages >= (kByStages && !kByWarps ? 2 * kConsumers : 2), "a consumer has two stages");
   static_assert(!kLoadsSource || kStoredBytes == 2, "C has 16 bits");
   static_assert(kPromotes || !Scales::kMultiply, "factors multiply the sums of a stage");
   static_assert(!Conversion::kPacked || Depth == PackedRows::kDepth, "a stage has whole tiles of packed filters");
