@@ -21,7 +21,7 @@ EXCERPT := | sed -n '1,/^$$/p; /^struct Region0 /,/^};/p; /^\/\/ The visitor/,/^
 
 help:
 	@echo "make demo       check, emit, explain, draw and run a formula"
-	@echo "make test       run ruff, mypy and the tests that this machine can run (9 to 13 minutes on 2 cores)"
+	@echo "make test       run ruff, mypy and the tests that this machine can run (8 to 13 minutes on 2 cores)"
 	@echo "make test-slow  run the exhaustive tests: every kernel through nvcc, 300 random programs instead of 25"
 	@echo "make test-all   run both"
 	@echo "make docs       build the manual into build/docs/html, with the playground if that was built"
