@@ -34,8 +34,8 @@ from evt.plan.geometry.wgrad import (
 Int64 = int
 
 #: Multiply-adds of an SM in a cycle. The relative times of instructions of 64 columns, of windows with a stride,
-#: and of consumers that multiply different tiles. Bytes that an SM loads in a cycle, and that memory moves for all SMs.
-#: Cycles of a tile's barriers.
+#: and of consumers that multiply different tiles. Bytes that an SM loads in a cycle, and that memory moves for all
+#: SMs. Cycles of a tile's barriers.
 MULTIPLIED = 2220.0
 NARROW = 1.3
 OF_PARTS = 1.58
