@@ -126,9 +126,9 @@ struct Scales {
 using NoScales = Scales<NoFactor, NoFactor, false, false>;
 
 /// The factors of a stage in shared memory: one for each row, four of a step for each quad of lanes together, and one
-/// for each column; or one for the tile. ByRows: one for each row, in order, and one for 16 to 64
-/// columns, which share a factor wherever a tile begins. Pairs: blocks have the first or the second columns of 64 pairs,
-/// and share a factor if there is one for each block.
+/// for each column; or one for the tile. ByRows: one for each row, in order, and one for 16 to 64 columns, which share a
+/// factor wherever a tile begins. Pairs: blocks have the first or the second columns of 64 pairs, and share a factor if
+/// there is one for each block.
 template <class Scales, int Rows, int Columns, bool ByRows, int Pairs>
 struct ScaleTile {
   static constexpr bool kExists = Scales::kExist, kOfRows = Scales::kOfRows, kOfColumns = Scales::kOfColumns;
