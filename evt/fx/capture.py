@@ -24,6 +24,7 @@ from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.fx import turns
 from evt.fx.aten import is_tensor
+from evt.fx.casts import cast_operands
 from evt.fx.expand import expand
 from evt.fx.fold import Folding, is_small
 from evt.fx.index_map import all_same
@@ -98,6 +99,16 @@ def capture(
     return Captured(
         made, tuple(map(str, names)), written, results, exported.call_spec.out_spec, GraphModule(made, whole), copies
     )
+
+
+def _refuse_shared_writes(module: torch.nn.Module) -> None:
+    """Raise NotImplementedError for a write to an expanded tensor: PyTorch's functional graph adds it up instead."""
+    for node in module.graph.nodes if isinstance(module, GraphModule) else ():
+        if node.op != "call_function" or not _writes(node) or not is_tensor(node.args[0]):
+            continue
+        value = node.args[0].meta["val"]
+        if any(stride == 0 and size != 1 for size, stride in zip(value.shape, value.stride(), strict=True)):
+            raise NotImplementedError(f"`{node.name}` writes to elements that share memory")
 
 
 def _drop_copies(graph: Graph) -> None:
@@ -179,9 +190,12 @@ def export(
 ) -> ExportedProgram:
     """Return the program of torch.export. Raise ArgumentError (E1020) for any of its exceptions."""
     with _captured(module), turns.capture(), _watched_arguments(module), _without_prints():
-        return torch.export.export(
+        exported = torch.export.export(
             module, tuple(inputs), dict(keywords or {}), dynamic_shapes=dynamic_shapes, strict=False
         )
+        for each in exported.graph_module.modules():
+            _refuse_shared_writes(each)
+        return exported
 
 
 @contextmanager
@@ -224,6 +238,7 @@ def _without_prints() -> Iterator[None]:
 def _decomposed(exported: ExportedProgram, eager: bool = False) -> ExportedProgram:
     with torch.no_grad(), warnings.catch_warnings(), turns.capture():
         warnings.simplefilter("ignore", FutureWarning)  # raised inside torch.export
+        cast_operands(exported.graph_module)
         made: ExportedProgram = exported.run_decompositions(_decompositions(eager))
         return made
 

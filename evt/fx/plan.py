@@ -18,6 +18,7 @@ from evt.errors import ArgumentError
 from evt.fx.aten import CONSTANT, base_name, is_constant, is_tensor
 from evt.fx.build import is_eager
 from evt.fx.capture import Captured, capture
+from evt.fx.casts import without_autocast
 from evt.fx.expand import contract
 from evt.fx.fold import Folding, is_small
 from evt.fx.kernels import planned, program_text
@@ -78,13 +79,19 @@ class GraphPlan:
         known, folded = self._folded
         if seen != known:
             folded = self._fold(every, seen)
-        return self.unflatten(self.graph.forward(*[every[place] for place in self.tensors], *leaves, *folded))
+        return self._called(every, leaves, folded)
 
     def trace(self, watch: Watch, leaves: Sequence[Any]) -> Any:
         """Call the graph inside a trace of PyTorch's; the trace contains the folding."""
         every = watch.current()
-        folded = self.folding.forward(*[every[place] for place in self.roots])
-        return self.unflatten(self.graph.forward(*[every[place] for place in self.tensors], *leaves, *folded))
+        with without_autocast():
+            folded = self.folding.forward(*[every[place] for place in self.roots])
+        return self._called(every, leaves, folded)
+
+    def _called(self, every: Sequence[torch.Tensor], leaves: Sequence[Any], folded: Sequence[torch.Tensor]) -> Any:
+        """Call the graph; it contains the casts of autocast."""
+        with without_autocast():
+            return self.unflatten(self.graph.forward(*[every[place] for place in self.tensors], *leaves, *folded))
 
     def results_of(
         self, watch: Watch, leaves: Sequence[Any], call: Callable[[], Any]
@@ -118,7 +125,7 @@ class GraphPlan:
 
     def _fold(self, every: Sequence[torch.Tensor], seen: object) -> tuple[torch.Tensor, ...]:
         roots = [every[place] for place in self.roots]
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad(), without_autocast():
             folded: tuple[torch.Tensor, ...] = self.folding.forward(*roots)
         devices = {each.device for each in folded if each.device.type == "cuda"}
         if devices and torch.cuda.is_current_stream_capturing():

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
+from torch._dynamo import external_utils
 from torch.fx import GraphModule, Node
 
 from evt.fx.aten import base_name, is_tensor, shape_of
@@ -18,6 +20,9 @@ from evt.fx.options import Options
 from evt.fx.product import Product, find_product
 from evt.fx.regions import Outcome, left_out
 from evt.fx.skip_reason import SkipReason
+
+#: The file and the line of a frame in a stack trace of a node, the outermost first.
+_FRAME = re.compile(r'File "(.+)", line (\d+), in ')
 
 
 @dataclass(frozen=True)
@@ -89,12 +94,17 @@ def _row(outcome: Outcome, left: tuple[SkipReason, ...], benefit: Benefit | None
 
 @dataclass(frozen=True)
 class Owner:
-    """The tensors that a compiled graph reads. A model finds its records by its parameters and buffers.
+    """The tensors that a compiled graph reads, and the place of its first operator in the compiled function.
 
-    Dynamo compiles one graph for models with equal code: the graph reads the parameters of each.
+    A model finds its records by its parameters and buffers, a function by its lines. Dynamo compiles one graph for
+    models with equal code: the graph reads the parameters of each.
     """
 
     tensors: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
+    #: The file and the line.
+    place: tuple[str, int] | None = None
+    #: Whether parameters are among the tensors. A function's graph reads inputs only.
+    is_model: bool = True
 
     @staticmethod
     def of(module: GraphModule, inputs: Sequence[Any]) -> Owner:
@@ -103,7 +113,11 @@ class Owner:
         for node in module.graph.nodes:
             known = node.meta.get("grapharg") if node.op == "placeholder" else None
             found.append(known.example if known is not None else None)
-        return Owner([weakref.ref(each) for each in found if isinstance(each, torch.Tensor)])
+        traces = (_FRAME.findall(node.stack_trace or "") for node in module.graph.nodes)
+        frames = ((file, int(line)) for each in traces for file, line in each if file != external_utils.__file__)
+        is_model = any(isinstance(each, torch.nn.Parameter) for each in found)
+        tensors = [weakref.ref(each) for each in found if isinstance(each, torch.Tensor)]
+        return Owner(tensors, next(frames, None), is_model)
 
     def follow(self, module: GraphModule, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """Return a compiled graph of Dynamo that adds the parameters of each model that it is called for."""
@@ -129,10 +143,14 @@ class Owner:
         found = (each() for each in self.tensors)
         return any(each is not None and id(each) in wanted for each in found)
 
+    def is_compiled_from(self, code: CodeType) -> bool:
+        """Return whether the graph's operators are in a function with this code."""
+        return self.place is not None and self.place in {(code.co_filename, line) for _, _, line in code.co_lines()}
+
     @property
     def is_gone(self) -> bool:
-        """Whether all of its tensors are deleted."""
-        return bool(self.tensors) and all(each() is None for each in self.tensors)
+        """Whether the graph is of a model, and all of its tensors are deleted."""
+        return self.is_model and bool(self.tensors) and all(each() is None for each in self.tensors)
 
 
 def tensors_of(model: torch.nn.Module) -> Iterator[torch.Tensor]:

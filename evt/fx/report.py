@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
+from types import CodeType
 from typing import Any
 
 import torch
+from torch._dynamo import external_utils
 
 from evt.diagnostics import Diagnostic, visible
 from evt.errors import ArgumentError
@@ -89,7 +92,7 @@ _ELSEWHERE = (
 
 
 def report(
-    model: torch.nn.Module | None = None,
+    model: torch.nn.Module | Callable[..., Any] | None = None,
     inputs: Sequence[Any] | Mapping[str, Any] | None = None,
     *,
     arch: str | None = None,
@@ -98,13 +101,19 @@ def report(
 
     ``model`` is a module, the result of :func:`evt.fuse`, or the result of torch.compile with ``backend="evt"``; the
     last selects the graphs that were compiled with its options. The first call with a kind of inputs compiles a graph.
-    So a model that was never called has no rows, and a model that was compiled again has the rows of each time.
+    So a model that was never called has no rows, and a model that was compiled again has the rows of each time. A
+    compiled function has the rows of all graphs that were compiled from its lines.
 
     With ``inputs``, a sequence or keyword arguments, the report describes a call with these inputs. The model is called
     once, uncompiled, and nothing is built. ``arch`` names a target; the model may be on the CPU. Raise ArgumentError
     (E0607) for arguments of other kinds, TargetError (E0501) for an unknown target.
     """
-    check_kind("model", model, torch.nn.Module | None, "a torch.nn.Module")
+    function = None if isinstance(model, torch.nn.Module) else getattr(model, "_torchdynamo_orig_callable", model)
+    if isinstance(owner := getattr(function, "__self__", None), torch.nn.Module):
+        model = owner  # of a compiled method
+    code = _code_of(function)
+    expected = "a torch.nn.Module, or a Python function that torch.compile compiles"
+    check_kind("model", model, torch.nn.Module | None if code is None else object, expected)
     check_kind("inputs", inputs, tuple | list | Mapping | None, "a tuple of them, as in `(x,)`, or a mapping")
     target = find_target(arch).name if arch is not None else ""
     if model is None or (inputs is None and target):
@@ -112,6 +121,12 @@ def report(
             message = "a target is asked for without the inputs of a call"
             raise ArgumentError(Diagnostic("E0607", message, help=f'evt.report(model, (x,), arch="{arch}")'))
         return _recorded(RECORDS)
+    if not isinstance(model, torch.nn.Module):
+        assert callable(function)
+        assert code is not None
+        if inputs is not None:
+            return Report(survey(function, inputs, None, target), target)
+        return _recorded([each for each in RECORDS if each.owner.is_compiled_from(code)])
     dispatch = dispatch_of(model)
     if dispatch is not None and not target:
         known = fusion(model, inputs)
@@ -125,8 +140,21 @@ def report(
     if inputs is not None:
         return Report(survey(original, inputs, options, target), target)
     wanted = set(map(id, tensors_of(model)))
-    mine = [record for record in RECORDS if record.owner.is_part_of(wanted)]
+    lines = None if wanted else _code_of(original.forward)  # of a model without parameters
+    mine = [each for each in RECORDS if each.owner.is_part_of(wanted) or (lines and each.owner.is_compiled_from(lines))]
     return _recorded(mine if options is None else [record for record in mine if record.options == options])
+
+
+def _code_of(function: Any) -> CodeType | None:
+    """Return the code of a Python function, of a method, or of the function in a partial; None for another object."""
+    while True:
+        code = getattr(function, "__code__", None)
+        if isinstance(function, partial):
+            function = function.func
+        elif isinstance(code, CodeType) and code.co_filename == external_utils.__file__:  # Dynamo's wrapper
+            function = getattr(function, "__wrapped__", None)
+        else:
+            return code if isinstance(code, CodeType) else None
 
 
 def _recorded(records: Sequence[Record]) -> Report:

@@ -2,7 +2,8 @@
 
 Steps are products, convolutions, norms, broadcasts, views, operators in place on values and on views, casts, and
 checkpoints. Layers are called several times, and weights are tied. Inputs and parameters are frozen or not, sizes are
-0, 1 or symbolic, and some steps run under autocast. All of a step without casts is in float64.
+0, 1 or symbolic, and some steps run under autocast, or without autocast inside of it. All of a step without casts is
+in float64.
 
     python -m tests.fx.random_steps --count 1000
 """
@@ -21,6 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
+from evt.errors import ArgumentError
+from evt.fx.fuse import fuse, fusion
 from evt.fx.records import RECORDS
 
 from .compiling import ALWAYS, compiled
@@ -96,7 +99,20 @@ _PRODUCTS: Sequence[Step] = (
     lambda m, v: functional.interpolate(v[-1], scale_factor=2), lambda m, v: functional.avg_pool2d(v[-1], 2, 1),
     lambda m, v: torch.outer(m.vector, m.vector) @ v[-1].mT, lambda m, v: torch.mv(m.lin.weight, m.vector) + v[-1],
     lambda m, v: m.lin(v[-1]).to(torch.bfloat16).to(v[-1].dtype), lambda m, v: torch.matmul(v[-1], m.vector),
+    lambda m, v: torch.inner(v[-1], m.lin.weight), lambda m, v: torch.linalg.vecdot(v[-1], v[-2]),
+    lambda m, v: torch.linalg.multi_dot((v[-1].flatten(0, -2), m.up.weight.t(), m.down.weight.t())),
+    lambda m, v: torch.linalg.matrix_power(v[-1] @ v[-1].mT, 2),
 )  # fmt: skip
+
+
+def _cast(step: Step, enabled: bool) -> Step:
+    """Return a step with autocast enabled or disabled inside."""
+
+    def run(model: Any, values: list[Value]) -> Value:
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            return step(model, values)
+
+    return run
 
 
 class Model(nn.Module):
@@ -162,7 +178,8 @@ class _Case:
         place = choose.choice([-1] * 6 + [-2, -2, -3, 0])
         kind = choose.random()
         if kind < 0.35:
-            return choose.choice(_PRODUCTS)
+            product = choose.choice(_PRODUCTS)
+            return _cast(product, choose.random() < 0.5) if self.autocast and choose.random() < 0.3 else product
         if kind < 0.6:
             unary = choose.choice(_UNARY)
             return lambda m, v: unary(v[place])
@@ -310,5 +327,40 @@ def check_inductor(seed: int) -> int:
     )
 
 
+def check_fuse(seed: int) -> int:
+    """Assert that the model of a random step is right fused, for inference; results have eager's strides."""
+    case = _Case(seed)
+    case.gradients = False
+    with torch.no_grad():
+        return _fused(case, case.tolerance())
+
+
+def _fused(case: _Case, tolerance: float) -> int:
+    model = case.model.eval()
+    given = (case.inputs(call, exact=False) for call in range(len(case.shapes)))
+    inputs = [[each.detach() for each in call] for call in given]
+    try:
+        with torch.autocast("cpu", torch.bfloat16, enabled=case.autocast):
+            made = fuse(copy.deepcopy(model), tuple(inputs[0]))
+    except ArgumentError as error:
+        if error.diagnostics[0].code != "E1020":
+            raise
+        return 0
+    for call in inputs:
+        copies = [copy.deepcopy(each) for each in call]
+        with torch.autocast("cpu", torch.bfloat16, enabled=case.autocast):
+            wanted, found = (*model(*call), *call), (*made(*copies), *copies)
+        try:
+            exact = copy.deepcopy(model).double()(*(each.double() for each in call))
+        except RuntimeError:  # a layer and a value that a step casts have two types
+            exact = wanted
+        for place, (want, got) in enumerate(zip(wanted, found, strict=True)):
+            where = f"result {place}"
+            facts = [(each.dtype, tuple(each.shape), each.stride(), each.storage_offset()) for each in (want, got)]
+            assert facts[0] == facts[1], f"{where}: {facts[1]}, not {facts[0]}"
+            _close(exact[place] if place < len(exact) else want, want, got, tolerance, where)
+    return len(fusion(made).regions)
+
+
 if __name__ == "__main__":
-    check_seeds(__doc__, {"reference": check, "inductor": check_inductor})
+    check_seeds(__doc__, {"reference": check, "inductor": check_inductor, "fuse": check_fuse})

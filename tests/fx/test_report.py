@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -174,6 +175,37 @@ def test_what_is_fused_elsewhere_is_not_listed_as_not_fused() -> None:
     on_target = evt.report(torch.compile(Both(), backend="evt", options=ALWAYS), given, arch="sm90")
     assert "not fused" not in str(on_target)
     assert len(on_target.fused) == 2
+
+
+def broken(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    first = torch.relu(a @ b)
+    torch._dynamo.graph_break()
+    return torch.tanh(first @ b)
+
+
+def test_compiled_functions_have_the_rows_of_their_lines() -> None:
+    model, x = net()
+    a = torch.randn(16, 16)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return model(x).relu()
+
+    def other(x: torch.Tensor) -> torch.Tensor:
+        return x @ x
+
+    calls = (step, (x,)), (broken, (a, a)), (partial(other), (a,)), (Both().forward, (a, a, a)), (model.forward, (x,))
+    compiled = [(torch.compile(function, backend="evt", options=ON_CPU), given) for function, given in calls]
+    for function, given in compiled:
+        function(*given)
+    assert [len(evt.report(function).rows) for function, _ in compiled] == [2, 2, 1, 2, 4]
+    assert [len(evt.report(function, given, arch="sm90").rows) for function, given in compiled] == [2, 2, 1, 2, 2]
+    assert "D = relu(acc)" in str(evt.report(broken))
+
+
+@pytest.mark.parametrize("model", [3, torch.matmul, Net])
+def test_other_objects_are_refused(model: Any) -> None:
+    with pytest.raises(evt.ArgumentError, match=r"E0607.*; expected a torch.nn.Module, or a Python function"):
+        evt.report(model)
 
 
 def test_arguments_of_other_kinds() -> None:

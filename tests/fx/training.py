@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from evt.fx.attention import simplify_attention
 from evt.fx.backend import FusePass
 from evt.fx.compared import SaveCompared
 from evt.fx.records import Owner
+from evt.fx.rewrite import STRIDES
 
 from . import vision
 
@@ -107,6 +108,8 @@ def fused(function: Callable[..., Any], dynamic: bool = False) -> Any:
             FusePass("always", ("cpu",), owner)(graph.graph)
             for node in graph.graph.find_nodes(op="call_function", target=aten.view.default):
                 node.target = aten.reshape.default  # as Inductor lowers it: strides of saved values may differ
+            for node in graph.graph.find_nodes(op="call_function", target=torch.ops.evt.launch.default):
+                node.target = _ordered(node.meta[STRIDES])
             graph.recompile()
             return make_boxed_func(graph)
 
@@ -124,6 +127,21 @@ def fused(function: Callable[..., Any], dynamic: bool = False) -> Any:
         return compiler(module, inputs)
 
     return torch.compile(function, backend=backend, dynamic=dynamic)
+
+
+def _ordered(planned: Sequence[Sequence[Any]]) -> Any:
+    """Return the operator of a launch that copies operands with other strides than planned, as Inductor does."""
+
+    def launch(a: torch.Tensor, b: torch.Tensor, inputs: list[torch.Tensor], program: str) -> Any:
+        given = [
+            torch.empty_strided(each.shape, strides, dtype=each.dtype).copy_(each)
+            if all(isinstance(stride, int) and stride > 0 for stride in strides) and each.stride() != tuple(strides)
+            else each
+            for each, strides in zip((a, b, *inputs), planned, strict=True)
+        ]
+        return torch.ops.evt.launch.default(*given[:2], given[2:], program)
+
+    return launch
 
 
 def curve(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor], steps: int, call: Any = None) -> list[float]:
