@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, Node, Proxy
+from torch.fx.proxy import GraphAppendingTracer
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
@@ -24,7 +25,8 @@ def written(graph: Graph, size: Any) -> int | Node:
     expression = size.node.expr
     if expression.is_number:
         return int(expression)
-    found = {symbol: Proxy(_symbol(graph, symbol)) for symbol in expression.free_symbols}
+    tracer = GraphAppendingTracer(graph)  # of all symbols: sym_min and sym_max refuse several
+    found = {symbol: Proxy(_symbol(graph, symbol), tracer) for symbol in expression.free_symbols}
     made: Node = sympy_interp(PythonReferenceAnalysis, found, expression).node
     made.meta["val"] = size
     return made
