@@ -215,7 +215,9 @@ class _Building:
             result = RegionResult(node, *self.blocks(index_map, kept))
             return Output(name, dtype_in(dtype_of(node)), tuple(kept), batchable="l" not in kept), result
         if index_map.reduced:
-            stored = IndexMap(tuple(dim for dim in self.root.dims if dim.mode in modes or not dim.mode))
+            linear, rank = self.region.product.operation == "linear", len(self.root.dims)
+            every = [*("m" if linear else "l" for _ in range(rank - 2)), "m", "n"]  # sizes of 1 have no mode
+            stored = IndexMap(tuple(dim for dim, mode in zip(self.root.dims, every, strict=True) if mode in modes))
             if self.region.product.is_convolution:
                 stored = self.root.only(modes)
             if (

@@ -1,7 +1,8 @@
 """Random operands of permuted products: ``check(seed)`` compares a fused function with eager.
 
 The result of a product is split and permuted. Its operands have some of its dimensions, and are themselves permuted,
-reshaped or computed, so the elements of a vector may lie in another order than the rows or columns. In a square
+reshaped or computed, so the elements of a vector may lie in another order than the rows or columns. Dimensions may have
+one element, and sums may keep them. In a square
 product one vector can be read along the rows and along the columns.
 
     python -m tests.fx.random_broadcasts --count 1000
@@ -53,12 +54,15 @@ class _Maker:
 
     def make(self) -> _Maker:
         choose = self.random
-        rows = ROWS[: choose.randint(1, 3)]
+        rows = tuple(choose.choice((size, size, 1)) for size in ROWS[: choose.randint(1, 3)])
         kind = choose.choice(["linear", "linear", "matmul", "conv2d"])
         if self.square:
             kind, rows = choose.choice(["linear", "matmul", "image"]), (COLUMNS,)
         if kind == "conv2d":
-            self.input(2, 4, 5, 6), self.input(COLUMNS, 4, 3, 3)
+            (
+                self.input(choose.choice((2, 1)), 4, choose.choice((5, 3)), choose.choice((6, 3))),
+                self.input(COLUMNS, 4, 3, 3),
+            )
             self.steps.append(lambda x, given: functional.conv2d(x, given[1]))
         elif kind == "image":
             self.input(1, 4, COLUMNS, 1), self.input(COLUMNS, 4, 1, 1)
@@ -74,14 +78,16 @@ class _Maker:
             self.steps.append(lambda x, given: functional.linear(x, given[1]))
             if choose.random() < 0.6 and not self.square:
                 self.steps.append(lambda x, _: x.unflatten(-1, (2, 3)))
-        for _ in range(choose.randint(1, 4)):
-            self.permute()
+        for _ in range(choose.randint(0, 4)):
+            if choose.random() < 0.7:
+                self.permute()
             self.operand()
             if choose.random() < 0.3:
                 self.kept.add(len(self.steps) - 1)
         if choose.random() < 0.5:
-            dims = choose.sample(range(self.rank), choose.randint(1, self.rank))
-            self.steps.append(lambda x, _: x.sum(dims))
+            dims, keep = choose.sample(range(self.rank), choose.randint(1, self.rank)), choose.random() < 0.3
+            self.kept.add(len(self.steps) - 1)
+            self.steps.append(lambda x, _: x.sum(dims, keep))
         return self
 
     @property

@@ -128,7 +128,7 @@ class _Maker:
                     (result,) = model(*self.inputs(*sizes))
                     if result.numel() > 20_000 or result.dim() > 5:
                         raise ValueError("a result is too large")
-        except (RuntimeError, IndexError, NotImplementedError, TypeError, ValueError):
+        except (RuntimeError, IndexError, NotImplementedError, TypeError, ValueError, ZeroDivisionError):
             model.steps.pop()
 
 

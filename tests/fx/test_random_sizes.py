@@ -12,6 +12,8 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("seed", [6, 500240, *(pytest.param(each, marks=pytest.mark.slow) for each in (4, 5, *range(7, 100)))])
+@pytest.mark.parametrize(
+    "seed", [6, 500240, *(pytest.param(each, marks=pytest.mark.slow) for each in (4, 5, *range(7, 100)))]
+)
 def test_compiled_is_eager(seed: int) -> None:
     check(seed)
