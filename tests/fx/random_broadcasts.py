@@ -1,9 +1,9 @@
 """Random operands of permuted products: ``check(seed)`` compares a fused function with eager.
 
 The result of a product is split and permuted. Its operands have some of its dimensions, and are themselves permuted,
-reshaped or computed, so the elements of a vector may lie in another order than the rows or columns. Dimensions may have
-one element, and sums may keep them. In a square
-product one vector can be read along the rows and along the columns.
+reshaped or computed, so the elements of a vector may lie in another order than the rows or columns. In a square
+product one vector can be read along the rows and along the columns. With ``--by ones`` dimensions may have one element,
+and sums may keep theirs.
 
     python -m tests.fx.random_broadcasts --count 1000
 """
@@ -30,8 +30,8 @@ _BINARY: tuple[Callable[[Value, Value], Value], ...] = (torch.add, torch.mul, to
 class _Maker:
     """A chain of steps; each step reads the last value and the inputs. ``kept`` are the steps that give results."""
 
-    def __init__(self, seed: int, square: bool = False) -> None:
-        self.random, self.square = random.Random(seed), square
+    def __init__(self, seed: int, square: bool = False, ones: bool = False) -> None:
+        self.random, self.square, self.ones = random.Random(seed), square, ones
         self.generator = torch.Generator().manual_seed(seed)
         self.inputs: list[Value] = []
         self.steps: list[Callable[[Value, Sequence[Value]], Value]] = []
@@ -54,15 +54,15 @@ class _Maker:
 
     def make(self) -> _Maker:
         choose = self.random
-        rows = tuple(choose.choice((size, size, 1)) for size in ROWS[: choose.randint(1, 3)])
+        rows = ROWS[: choose.randint(1, 3)]
+        if self.ones:
+            rows = tuple(choose.choice((size, 1)) for size in rows)
         kind = choose.choice(["linear", "linear", "matmul", "conv2d"])
         if self.square:
             kind, rows = choose.choice(["linear", "matmul", "image"]), (COLUMNS,)
         if kind == "conv2d":
-            (
-                self.input(choose.choice((2, 1)), 4, choose.choice((5, 3)), choose.choice((6, 3))),
-                self.input(COLUMNS, 4, 3, 3),
-            )
+            images, height = (choose.choice((2, 1)), choose.choice((5, 3))) if self.ones else (2, 5)
+            self.input(images, 4, height, 6), self.input(COLUMNS, 4, 3, 3)
             self.steps.append(lambda x, given: functional.conv2d(x, given[1]))
         elif kind == "image":
             self.input(1, 4, COLUMNS, 1), self.input(COLUMNS, 4, 1, 1)
@@ -78,15 +78,15 @@ class _Maker:
             self.steps.append(lambda x, given: functional.linear(x, given[1]))
             if choose.random() < 0.6 and not self.square:
                 self.steps.append(lambda x, _: x.unflatten(-1, (2, 3)))
-        for _ in range(choose.randint(0, 4)):
-            if choose.random() < 0.7:
+        for _ in range(choose.randint(0 if self.ones else 1, 4)):
+            if not self.ones or choose.random() < 0.5:
                 self.permute()
             self.operand()
             if choose.random() < 0.3:
                 self.kept.add(len(self.steps) - 1)
         if choose.random() < 0.5:
-            dims, keep = choose.sample(range(self.rank), choose.randint(1, self.rank)), choose.random() < 0.3
-            self.kept.add(len(self.steps) - 1)
+            dims = choose.sample(range(self.rank), choose.randint(1, self.rank))
+            keep = self.ones and choose.random() < 0.3
             self.steps.append(lambda x, _: x.sum(dims, keep))
         return self
 
@@ -136,6 +136,12 @@ def check_square(seed: int) -> int:
     return len(fused(made, *made.inputs).regions)
 
 
+def check_ones(seed: int) -> int:
+    """Assert that a random function with dimensions of one element gives the same fused; return its regions."""
+    made = _Maker(seed, ones=True).make()
+    return len(fused(made, *made.inputs).regions)
+
+
 @torch.enable_grad()
 def check_gradients(seed: int) -> int:
     """Assert that a random function and its gradients are the same compiled; return how many results it has."""
@@ -152,4 +158,4 @@ def check_gradients(seed: int) -> int:
 
 
 if __name__ == "__main__":
-    check_seeds(__doc__, {"fuse": check, "square": check_square, "compile": check_gradients})
+    check_seeds(__doc__, {"fuse": check, "square": check_square, "ones": check_ones, "compile": check_gradients})

@@ -104,10 +104,11 @@ class _Life:
     def __init__(self, seed: int, make: Callable[[nn.Module, Value], Any]) -> None:
         self.choose, self.make = random.Random(seed), make
         torch.manual_seed(seed)
-        self.eager: Any = self.choose.choice([Rows, Images, Attention])().double()
+        kind: Any = self.choose.choice([Rows, Images, Attention])
+        self.eager: Any = kind().double()
         self.eager.train(self.choose.random() < 0.2)
         self.dtype = torch.float64
-        self.x = torch.randn(3, *self.eager.shape, dtype=torch.float64)
+        self.x = torch.randn(3, *kind.shape, dtype=torch.float64)
         self.model: Any = copy.deepcopy(self.eager)
         self.fused: Any = make(self.model, self.x)
         self.events: list[str] = []
@@ -353,6 +354,7 @@ class _Life:
             raise AssertionError(f"{said} after {type(self.eager).__name__}: {self.events}") from error
 
 
+@torch.enable_grad()
 def _ends(seed: int, make: Callable[[nn.Module, Value], Any]) -> _Life:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

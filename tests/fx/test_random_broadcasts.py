@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from .fusing import fused
-from .random_broadcasts import check, check_gradients, check_square
+from .random_broadcasts import check, check_gradients, check_ones, check_square
 from .seeds import Value
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fresh_compiler")]
@@ -28,6 +28,11 @@ def test_broadcasts_are_eager(seed: int) -> None:
 @pytest.mark.parametrize("seed", [*range(12), *(pytest.param(each, marks=pytest.mark.slow) for each in range(12, 200))])
 def test_vectors_along_rows_and_columns_are_eager(seed: int) -> None:
     check_square(seed)
+
+
+@pytest.mark.parametrize("seed", [13, *(pytest.param(each, marks=pytest.mark.slow) for each in range(14, 100))])
+def test_dimensions_of_one_element_are_eager(seed: int) -> None:
+    check_ones(seed)
 
 
 @pytest.mark.parametrize("seed", [5, 12, *(pytest.param(each, marks=pytest.mark.slow) for each in range(700, 800))])
