@@ -158,9 +158,10 @@ _PACKED = (
     Tile(64, 1, False, row_bytes=DEEP_ROW_BYTES),
     Tile(32, 1, False, row_bytes=DEEP_ROW_BYTES),
     Tile(16, 1, False, row_bytes=DEEP_ROW_BYTES),
-    *(Tile(rows, 1, False, (1, 1, 2), DEEP_ROW_BYTES) for rows in (128, 64, 16)),
+    *(Tile(rows, 1, False, row_bytes=DEEP_ROW_BYTES) for rows in (48, 72, 80, 88, 96, 104, 112)),
+    *(Tile(rows, 1, False, (1, 1, 2), DEEP_ROW_BYTES) for rows in (128, 96, 64, 16)),
     *(Tile(64, 1, False, (1, 1, splits), DEEP_ROW_BYTES, by_stages=True) for splits in (2, 4)),
-    Tile(128, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True),
+    *(Tile(rows, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True) for rows in (128, 96)),
     Tile(96, 1, False, (1, 2, 2), DEEP_ROW_BYTES, by_stages=True),
     *(Tile(16, 1, False, (1, 1, splits), DEEP_ROW_BYTES, by_stages=True) for splits in (2, 4)),
 )

@@ -384,7 +384,7 @@ def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tupl
     elif converts:
         stage, added = gemm_speed.AFTER * stage, gemm_speed.CONVERTED
     return tile, gemm_speed.Size(
-        m, n, row_bytes, moved, multiprocessors, groups, relative, written, batches, stage, least, added, warps
+        m, n, row_bytes, moved, multiprocessors, groups, relative, written, batches, stage, least, added, warps, packed
     )
 
 
