@@ -22,7 +22,7 @@ from evt.plan.epilogue.writes import MaskStore, Reduction
 from evt.plan.gemv import Gemv
 from evt.plan.geometry.halo import STEP_PIXELS
 from evt.plan.joined import joins_bits, loads_bits
-from evt.plan.plan import DepthwiseConvolution, FilterGradient, Mainloop, OwnProduct
+from evt.plan.plan import DepthwiseConvolution, FilterGradient, HaloConvolution, Mainloop, OwnProduct
 
 #: The namespaces of the lanes of main loops, if not ``kit``.
 _LANES: Mapping[type[Mainloop], str] = {DepthwiseConvolution: "depthwise", FilterGradient: "wgrad"}
@@ -40,6 +40,7 @@ def fragment(plan: Plan) -> FragmentText:
         result=passes.result(),
         passes=tuple(passes.done()),
         places=any(step.reads_rows for step in plan.steps),
+        keeps_zeros=isinstance(plan.mainloop, HaloConvolution) and plan.mainloop.keeps_zeros,
         multiplication=None if isinstance(plan.mainloop, DepthwiseConvolution | Gemv) else multiplication(plan),
     )
 

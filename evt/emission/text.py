@@ -146,7 +146,8 @@ class FragmentText:
     """The epilogue of an own kernel, and the instruction that makes its accumulator, if one does.
 
     ``source`` and ``destination`` are the elements of C and D, or ``void``; ``result`` is that of the last output.
-    ``places``: whether the ``passes`` ask for the rows of elements.
+    ``places``: whether the ``passes`` ask for the rows of elements. ``keeps_zeros``: D is the one output, and 0
+    wherever the product is 0.
     """
 
     source: str
@@ -155,6 +156,7 @@ class FragmentText:
     passes: tuple[PassText, ...]
     result: tuple[str, str]  # the type, the value
     places: bool
+    keeps_zeros: bool
     multiplication: MultiplicationText | None
 
 

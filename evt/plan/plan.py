@@ -202,8 +202,7 @@ Iterators = Literal["optimized", "analytic", "fixed channels"]
 class Convolution2x(Convolution):
     """One of CUTLASS 2.x. ``strided`` iterators take any stride, where CUTLASS has other ones that do not.
 
-    ``alignments`` are the elements of A and of B in an access, where the kernel has to be told; ``padded`` says whether
-    ``work`` meets the input's padding.
+    ``alignments``: elements of an access of A and B, if the kernel must know. ``padded``: ``work`` meets the padding.
     """
 
     groups: Groups
@@ -226,8 +225,8 @@ class HaloConvolution(Convolution):
     """A convolution that loads each pixel once a tile (:mod:`evt.plan.geometry.halo`). ``shared``: by clusters.
 
     ``windows``: the channels and the pixels of a chunk, if a row of taps is one tap. ``residues``: dgrad with a stride.
-    ``by_images``: a tile has pixels of one image, for their reductions. ``taps``: of a stage, if known. ``stored``:
-    elements that a thread stores at a time where TMA cannot store D, else 0.
+    ``by_images``: a tile has pixels of one image, for reductions. ``taps``: of a stage, if known. ``stored``: elements
+    that a thread stores at a time without TMA, else 0. ``keeps_zeros``: the one output is 0 where the product is 0.
     """
 
     windows: tuple[int, int] | None = None
@@ -237,6 +236,7 @@ class HaloConvolution(Convolution):
     by_images: bool = False
     taps: int = 0
     stored: int = 0
+    keeps_zeros: bool = False
 
     @property
     def transposes_filters(self) -> bool:

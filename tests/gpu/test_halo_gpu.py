@@ -131,6 +131,8 @@ STRIDED_GRADIENTS: tuple[Shape, ...] = (
     ((2, 64, 9, 23), (64, 4, 5), {"padding": ((1, 2), (0, 1)), "stride": (1, 4), "dilation": (3, 1)}),
     ((2, 64, 11, 8), (64, 3, 3), {"padding": 2, "stride": 2, "dilation": 3}),
     ((64, 64, 28, 28), (192, 3, 3), {"padding": 1, "stride": 2, "output_padding": 1}),
+    ((7, 72, 33, 29), (40, 1, 1), {"stride": 2}),
+    ((30, 136, 31, 22), (64, 2, 1), {"stride": (4, 1), "output_padding": (1, 0)}),
 )
 
 #: Few tiles of many channels, which several thread blocks share.
@@ -255,6 +257,10 @@ CASES = {
     "u8-i8-narrow-planes": Case("D = relu(acc + C)", channels(32, also=(16, 48, 80)), "u8", "i8"),
     "dgrad": Case("D = where(z > 0, acc, 0) + C", GRADIENTS, operation="conv2d_dgrad"),
     "dgrad-strides": Case("D = where(z > 0, acc, 0) + C", STRIDED_GRADIENTS, operation="conv2d_dgrad"),
+    "dgrad-strides-bits": Case(
+        "in keep: b1[m, n]; D = where(keep, acc, 0)", STRIDED_GRADIENTS, "bf16", operation="conv2d_dgrad"
+    ),
+    "dgrad-strides-plain": Case("D = acc", STRIDED_GRADIENTS, operation="conv2d_dgrad"),
     "dgrad-strides-wide": Case(
         "out D, E: f32[m, n], t: f32[n], r: f32[m]; E = acc * silu'(z); D = E; t = sum[m](E); r = max[n](abs(E))",
         STRIDED_GRADIENTS,

@@ -20,6 +20,7 @@ from evt.plan import Plan
 from evt.plan.epilogue.loads import SourceFetch
 from evt.plan.epilogue.writes import AuxStore
 from evt.plan.halo import forward, halo_of
+from evt.plan.plan import HaloConvolution
 from evt.plan.speed import fastest
 from tests.support.convolutions import convolution
 from tests.support.one_config import with_config
@@ -153,3 +154,26 @@ def test_a_planned_gradient_with_a_stride_is_launched() -> None:
         sizes |= {**op.request.convolution.problem(a, b).sizes, "tile_rows": 0, "tile_columns": 0}
         assert shape(plan, sizes, 132) is not None, (geometry, a, b)
         planned_problems += 1
+
+
+@pytest.mark.parametrize(
+    ("text", "keeps"),
+    [
+        ("D = acc", True),
+        ("in keep: b1[m, n]; D = where(keep, acc, 0)", True),
+        (RELU, True),
+        ("D = relu(bf16(acc))", True),
+        ("D = where(z > 0, acc, -0.0)", False),
+        ("D = where(z > 0, acc, 1)", False),
+        ("D = acc*s[n]", False),  # infinity times 0
+        ("D = acc + C", False),
+        ("out D, E; D = acc; E = acc", False),
+        ("out D, a: f32[n]; D = acc; a = sum[m](acc)", False),
+    ],
+)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_pixels_without_taps_are_stored_as_zeros(text: str, keeps: bool, stride: int) -> None:
+    op = convolution(text, "conv2d_dgrad", route="conv-halo-3x", stride=stride)
+    plan = op.plan("sm90", "f16", shapes=((2, 64, 9, 9), (64, 64, 1, 1)))
+    assert isinstance(plan.mainloop, HaloConvolution)
+    assert plan.mainloop.keeps_zeros == (keeps and stride > 1) == ("kKeepsZeros = true" in emit(plan))

@@ -96,6 +96,12 @@ struct LoadsBits : std::false_type {};
 template <class Epilogue>
 struct LoadsBits<Epilogue, std::void_t<decltype(Epilogue::kLoadsBits)>> : std::true_type {};
 
+/// Whether D is the one output, and 0 wherever the product is 0.
+template <class Epilogue, class = void>
+struct KeepsZeros : std::false_type {};
+template <class Epilogue>
+struct KeepsZeros<Epilogue, std::void_t<decltype(Epilogue::kKeepsZeros)>> : std::true_type {};
+
 /// Some rows of a tile, their words of packed bits in shared memory, and a thread of the consumer that completes them.
 struct PartOfRows {
   uint32_t words;

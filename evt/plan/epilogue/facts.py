@@ -18,7 +18,7 @@ from evt.ir import (
     TypedDag,
 )
 from evt.ir.dtype import B1
-from evt.ir.node import MOMENTS, is_divided
+from evt.ir.node import MOMENTS, Apply, Cast, Const, Store, is_divided
 from evt.plan.signature import Signature
 
 
@@ -74,6 +74,24 @@ def stores_d(dag: TypedDag, signature: Signature) -> bool:
     """Return whether a collective can store the primary output as its D: no reduction, and one mode has stride 1."""
     value = dag.primary
     return is_collective(value) and not is_reduced(dag, value.name) and signature[value.name].contiguous is not None
+
+
+def keeps_zeros(dag: TypedDag) -> bool:
+    """Return whether a program has one output, which is 0 wherever the product is 0, for all inputs."""
+    zeros = list[bool]()
+    for op, operands in dag.table:
+        match op:
+            case Acc() | Cast() | Store():
+                zeros.append(all(zeros[operand] for operand in operands))
+            case Const(bits):
+                zeros.append(bits == 0)
+            case Apply("where"):
+                zeros.append(all(zeros[operand] for operand in operands[1:]))
+            case Apply("relu"):
+                zeros.append(zeros[operands[0]])
+            case _:
+                zeros.append(False)
+    return len(dag.outputs) == 1 and zeros[dag.stores[dag.primary.name]]
 
 
 def swapped(dag: TypedDag, value: int) -> int | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from evt.plan.configurations.config import Schedule
+from evt.plan.epilogue.facts import keeps_zeros
 from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.halo_cost import Groups
 from evt.plan.halo_few import pixels_of_chunk
@@ -71,7 +72,8 @@ class HaloKernel:
         if groups == "multiple" and shape.operator == "dgrad":  # each filter is a column of B
             b = replace(b, alignment=1)
         residues, shared = shape.operator == "dgrad" and not shape.unit_stride, schedule == "halo_shared"
-        return HaloConvolution(shape.operator, shape.rank, a, b, shared=shared, residues=residues, groups=groups)
+        loop = HaloConvolution(shape.operator, shape.rank, a, b, shared=shared, residues=residues, groups=groups)
+        return replace(loop, keeps_zeros=residues and not shared and keeps_zeros(draft.dag))
 
 
 def _loaded_together(alignment: int, element_bytes: int) -> int:

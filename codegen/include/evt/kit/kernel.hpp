@@ -103,6 +103,18 @@ struct Kernel {
     }
   }
 
+  /// Whether D is 0 in a tile: a tile of a residue class without taps. All tiles after it are such tiles.
+  CUTLASS_DEVICE static bool is_zero(Params const& params, WorkTile const& tile) {
+    if constexpr (Traits::kKeepsZeros) return params.operands.residues.taps(tile.residue).number == 0;
+    return false;
+  }
+
+  /// Write zeros to the buffer of a consumer's tile.
+  CUTLASS_DEVICE static void clear(uint32_t buffer, int bytes) {
+    uint32_t const zeros[4] = {};
+    for (int i = threadIdx.x % kWarpGroup * 16; i < bytes; i += kWarpGroup * 16) store_shared(buffer + i, zeros);
+  }
+
   template <int Words>
   CUTLASS_DEVICE static void copy(uint64_t (&to)[Words], uint64_t const (&from)[Words]) {
     CUTLASS_PRAGMA_UNROLL
@@ -139,12 +151,14 @@ struct Kernel {
       if constexpr (Traits::kLoadsBits) {
         if (number >= params.work_tiles) return;
         WorkTile const tile(params, number, consumer);
+        if (is_zero(params, tile)) return;
         Epilogue epilogue(params.epilogue, columns_of_tile(tile));
         epilogue.begin_tile(Pixels<Traits>(params, tile, 0).places());
         copy(held, epilogue.held());
       }
     };
     load_bits(tiles.first);
+    bool zeros = false;  // whether the buffer of D has zeros alone
     for (int number = tiles.first; number < params.work_tiles; number += tiles.stride, phase ^= 1) {
       WorkTile const tile(params, number, consumer);
       if constexpr (kVaries) part = work.of_tile(params, number);
@@ -183,7 +197,10 @@ struct Kernel {
       }
       if constexpr (Traits::kStaged) barrier_wait(storage.source_loaded(consumer), phase);
       uint32_t const buffer = storage.epilogues + consumer * geometry.epilogue_bytes;
-      if constexpr (Traits::kTapRows) {
+      if (is_zero(params, tile)) {
+        if (!zeros) clear(buffer, geometry.epilogue_bytes);
+        zeros = true;
+      } else if constexpr (Traits::kTapRows) {
         Mainloop::complete(params, tile, consumer, buffer, epilogue, accumulators);
       } else {
         Pixels<Traits> pixels(params, tile, 0);

@@ -42,6 +42,9 @@ struct KernelTraits {
   static_assert(Stored <= 2 && (Stored == 0 || (kStoresDestination && !Shared)), "a thread stores at most a word");
   static constexpr bool kStaged = kLoadsSource || kStoresDestination;
   static constexpr bool kLoadsBits = fragment::LoadsBits<Epilogue>::value;
+  // Whether a tile without taps is 0, and its buffer does not have C.
+  static constexpr bool kKeepsZeros =
+      fragment::KeepsZeros<Epilogue>::value && kResidues && kStoresDestination && !kLoadsSource;
   static constexpr bool kPaired = false;
   // Steps whose values a thread loads before their use. They take about 48 registers beside the accumulators.
   static constexpr int kOfStep = fragment::kRows + int(sizeof(typename Epilogue::Fetched)) / 4 + (kLoadsSource ? 4 : 0);
