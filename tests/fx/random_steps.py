@@ -148,7 +148,7 @@ class Model(nn.Module):
 
 
 class _Case:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, ones: bool = False) -> None:
         self.choose = choose = random.Random(seed)
         torch.manual_seed(seed)
         self.seed = seed
@@ -158,7 +158,9 @@ class _Case:
         self.model.train(self.training)
         images = choose.random() < 0.35
         batch = choose.choice([2, 2, 3, 1, 0])
-        shape = (batch, C, choose.choice([4, 6]), H) if images else (batch, H, C)
+        shape: tuple[int, ...] = (batch, C, choose.choice([4, 6]), H) if images else (batch, H, C)
+        if ones:
+            shape = (batch, *(choose.choice((each, 1)) if each != C else C for each in shape[1:]))
         self.dynamic = choose.random() < 0.15
         self.shapes = [shape, (batch + 2, *shape[1:])] if self.dynamic else [shape]
         self.ways = [choose.choice(["packed", "packed", "transposed", "sliced", "last"]) for _ in range(2)]
@@ -260,20 +262,20 @@ class _Case:
         return results, grads, list(model.buffers()), inputs
 
 
-def _check(seed: int, ours: Callable[[Any, bool], Any], theirs: Callable[[Any, bool], Any]) -> int:
+def _check(seed: int, ours: Callable[[Any, bool], Any], theirs: Callable[[Any, bool], Any], ones: bool = False) -> int:
     """Compare; accept errors that PyTorch's compiler makes without evt."""
     try:
-        return _compared(seed, ours)
+        return _compared(seed, ours, ones)
     except Exception:
         try:
-            _compared(seed, theirs)
+            _compared(seed, theirs, ones)
         except Exception:
             return 0
         raise
 
 
-def _compared(seed: int, compile: Callable[[Any, bool], Any]) -> int:
-    case = _Case(seed)
+def _compared(seed: int, compile: Callable[[Any, bool], Any], ones: bool) -> int:
+    case = _Case(seed, ones)
     tolerance = case.tolerance()
     RECORDS.clear()
     torch._dynamo.reset()
@@ -312,10 +314,15 @@ def _close(exact: Value, eager: Value, found: Value, tolerance: float, where: st
     assert close, f"{where}: off by {errors[0] / size} from eager, {errors[1] / size}; eager by {errors[2] / size}"
 
 
-def check(seed: int) -> int:
+def check(seed: int, ones: bool = False) -> int:
     """Assert that a random step is right with evt's pass; the reference and eager mode run the graph."""
     plain = "aot_eager_decomp_partition"
-    return _check(seed, fused, lambda model, dynamic: torch.compile(model, backend=plain, dynamic=dynamic))
+    return _check(seed, fused, lambda model, dynamic: torch.compile(model, backend=plain, dynamic=dynamic), ones)
+
+
+def check_ones(seed: int) -> int:
+    """Assert that a random step with images and sequences of one element is right."""
+    return check(seed, ones=True)
 
 
 def check_inductor(seed: int) -> int:
@@ -329,7 +336,7 @@ def check_inductor(seed: int) -> int:
 
 def check_fuse(seed: int) -> int:
     """Assert that the model of a random step is right fused, for inference; results have eager's strides."""
-    case = _Case(seed)
+    case = _Case(seed, ones=seed % 3 == 0)
     case.gradients = False
     with torch.no_grad():
         return _fused(case, case.tolerance())
@@ -363,4 +370,4 @@ def _fused(case: _Case, tolerance: float) -> int:
 
 
 if __name__ == "__main__":
-    check_seeds(__doc__, {"reference": check, "inductor": check_inductor, "fuse": check_fuse})
+    check_seeds(__doc__, {"reference": check, "ones": check_ones, "inductor": check_inductor, "fuse": check_fuse})
