@@ -22,6 +22,7 @@ from evt.plan.epilogue.writes import MaskStore, Reduction
 from evt.plan.gemv import Gemv
 from evt.plan.geometry.halo import STEP_PIXELS
 from evt.plan.joined import joins_bits, loads_bits
+from evt.plan.moved import further
 from evt.plan.plan import DepthwiseConvolution, FilterGradient, HaloConvolution, Mainloop, OwnProduct
 
 #: The namespaces of the lanes of main loops, if not ``kit``.
@@ -36,12 +37,22 @@ def fragment(plan: Plan) -> FragmentText:
     return FragmentText(
         source=fragment_element(plan.source.dtype) if plan.source else "void",
         destination=fragment_element(plan.destination.dtype) if plan.destination else "void",
+        further=_further(plan),
         parts=tuple(passes.parts.values()),
         result=passes.result(),
         passes=tuple(passes.done()),
         places=any(step.reads_rows for step in plan.steps),
         keeps_zeros=isinstance(plan.mainloop, HaloConvolution) and plan.mainloop.keeps_zeros,
         multiplication=None if isinstance(plan.mainloop, DepthwiseConvolution | Gemv) else multiplication(plan),
+    )
+
+
+def _further(plan: Plan) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the elements of the matrices beside C and D that the kernel moves, if there are any."""
+    found = further(plan)
+    names = ("Loads", "Stores") if any(found) else ()
+    return tuple(
+        (name, tuple(fragment_element(step.dtype) for step in each)) for name, each in zip(names, found, strict=False)
     )
 
 
@@ -84,6 +95,7 @@ class _Passes:
             many=isinstance(plan.mainloop, OwnProduct) and plan.mainloop.has_many,
             packed=isinstance(plan.mainloop, OwnProduct),
         )
+        self.loads, self.stores = further(plan)
         self.parts: dict[str, NodeText] = {}
         self.passes = [_Pass()]
         self.values: list[_Value] = []  # of each step
@@ -123,6 +135,8 @@ class _Passes:
             self.values.append(self.values[step.operands[0]])
             if step.name in self.parts:
                 self.state(f"{step.name}.put({self.given(step)}, i, places);", step)
+            elif step in self.stores:
+                self.state(f"store.template further<{self.stores.index(step)}>(i, {self.given(step)});", step)
             return
         self.values.append(self.value(step))
 
@@ -140,6 +154,8 @@ class _Passes:
             case Apply(region):
                 return self.named(REGISTER[step.result], f"{region.name}::apply({self.given(step)})", step)
         type_ = REGISTER[I64 if isinstance(step, PlaceKeys) else step.result]
+        if step in self.loads:
+            return _Value(type_, f"source.template further<{self.loads.index(step)}>(i)")
         if step.operands:
             return self.named(type_, f"{step.name}.get(i, places, {self.given(step)})", step)
         fetched = f", fetched.{step.name}" if step.fetches else ""

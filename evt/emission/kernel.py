@@ -23,6 +23,7 @@ from evt.plan import Field, Plan
 from evt.plan.epilogue.broadcasts import ScalarBroadcast, VectorBroadcast
 from evt.plan.epilogue.program import EpilogueProgram
 from evt.plan.epilogue.values import Single
+from evt.plan.moved import moved
 from evt.plan.plan import GroupedPlan, HaloConvolution, Image, Matrix, Tensor
 from evt.plan.signature import bytes_of
 from evt.plan.stock_epilogue import StockOperator
@@ -119,13 +120,14 @@ def _aligned(plan: Plan) -> tuple[str, ...]:
     if plan.family == "2x" or isinstance(plan, GroupedPlan):
         return ()
     found = []
-    moved: list[Matrix | Image | Tensor] = [
+    of_product: list[Matrix | Image | Tensor] = [
         each
         for each in (plan.mainloop.a, plan.mainloop.b)
         if isinstance(each, Matrix | Image) and each.alignment * bytes_of(each.dtype) >= _TMA_BYTES
     ]
     by_threads = isinstance(plan.mainloop, HaloConvolution) and plan.mainloop.stored > 0
-    for each in (*moved, *filter(None, (plan.source, None if by_threads else plan.destination))):
+    loads, stores = moved(plan)
+    for each in (*of_product, *loads, *(() if by_threads else stores)):
         strides = (each.leading, each.batch) if isinstance(each, Matrix) else each.strides
         found.append(f"arguments->{each.pointer}")
         found += [f"arguments->{stride} * {bytes_of(each.dtype)}" for stride in strides if isinstance(stride, Field)]

@@ -16,7 +16,7 @@ from evt.emission.expressions import (
 from evt.emission.text import OperandText, TensorText
 from evt.emission.workspace import copy_pointer, copy_strides
 from evt.plan import Field, Plan
-from evt.plan.plan import GroupedPlan, Image, Matrix, MatrixProduct, PaddedCopy, Tensor
+from evt.plan.plan import GroupedPlan, Image, Matrix, MatrixProduct, OwnProduct, PaddedCopy, Tensor
 from evt.plan.signature import bytes_of
 
 
@@ -81,6 +81,8 @@ def tensor(plan: Plan, role: str, given: Tensor | None) -> TensorText:
     loop = plan.mainloop
     if isinstance(plan, GroupedPlan):
         return _group_tensor(role, given)
+    if isinstance(loop, OwnProduct):
+        return TensorText(fragment_element(given.dtype), "", given.alignment)  # own(plan) has the arguments
     if plan.family == "own":
         return _pixels(role.lower(), given)
     qualifier = "const*" if role == "C" else "*"

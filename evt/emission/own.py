@@ -13,10 +13,12 @@ from evt.ir.convolution import SPATIAL
 from evt.ir.dtype import I8, U8
 from evt.launch.members import structs
 from evt.plan.configurations.config import ConfigDepthwise
+from evt.plan.fields import Field
 from evt.plan.fusions import Factor, FactorInput
 from evt.plan.gemm import Tile, multiplies_halves, tile_of
 from evt.plan.gemv import Gemv
 from evt.plan.geometry.gemv import STRIP
+from evt.plan.moved import moved
 from evt.plan.overwritten import overwritten
 from evt.plan.plan import (
     Convolution,
@@ -27,6 +29,7 @@ from evt.plan.plan import (
     OwnProduct,
     PaddedCopy,
     Plan,
+    Tensor,
 )
 from evt.plan.signature import bytes_of
 
@@ -99,6 +102,9 @@ def _product(plan: Plan, loop: OwnProduct) -> OwnText:
     if loop.batched:
         sizes.append(("batches", extent("l")))
         operands += strides
+    for name, tensors in zip(("loads", "stores"), moved(plan), strict=True):
+        for i, each in enumerate(tensors):
+            operands += [(f"{name}[{i}].{member}", value) for member, value in _moved(each)]
     if plan.reductions:
         operands.append(("once", "true"))
     elif pairs := overwritten(plan):
@@ -118,6 +124,15 @@ def _product(plan: Plan, loop: OwnProduct) -> OwnText:
         refused="" if loop.has_many else "arguments->l != 1",
         factors=tuple(map(_factor, loop.factors)),
     )
+
+
+def _moved(tensor: Tensor) -> Iterator[tuple[str, str]]:
+    """Yield the members of a matrix of the epilogue that the kernel moves."""
+    pitch, _, batch = tensor.strides
+    yield "pointer", read(tensor.pointer)
+    yield "stride", read(pitch) if isinstance(pitch, Field) else str(pitch)
+    if isinstance(batch, Field):
+        yield "batch_stride", read(batch)
 
 
 def _matrix_sizes() -> Assignments:

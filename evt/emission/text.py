@@ -146,12 +146,13 @@ class FragmentText:
     """The epilogue of an own kernel, and the instruction that makes its accumulator, if one does.
 
     ``source`` and ``destination`` are the elements of C and D, or ``void``; ``result`` is that of the last output.
-    ``places``: whether the ``passes`` ask for the rows of elements. ``keeps_zeros``: D is the one output, and 0
-    wherever the product is 0.
+    ``further`` are the elements of the other matrices that the kernel loads, and that it stores. ``places``: whether
+    the ``passes`` ask for the rows of elements. ``keeps_zeros``: D is the one output, and 0 wherever the product is 0.
     """
 
     source: str
     destination: str
+    further: tuple[tuple[str, tuple[str, ...]], ...]
     parts: tuple[NodeText, ...]
     passes: tuple[PassText, ...]
     result: tuple[str, str]  # the type, the value

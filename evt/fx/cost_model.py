@@ -54,7 +54,7 @@ from evt.fx.stand_in import beside
 from evt.fx.traffic import Followers, second_weights, traffic_of, turned_by_library
 from evt.fx.upsampling import is_upsampled
 from evt.fx.wide import is_widened
-from evt.ir import Apply, Reduce, TypedDag
+from evt.ir import Apply, TypedDag
 from evt.ir.convolution import ConvolutionProblem
 from evt.ir.dtype import from_torch_name
 from evt.ir.node import base
@@ -230,7 +230,7 @@ def estimate(
     launches = (not read) + summed + sum(each.target is beside and not is_half(each) for each in fused.nodes)
     if alone:
         saved, spared, launches = 0, 0.0, 0
-    if (statistics := by_inductor(_reductions(fused), elements, read)) is not None:  # by another kernel
+    if (statistics := by_inductor(reductions(_graph(fused)), elements, read)) is not None:  # by another kernel
         spared += statistics - LAUNCH - result / _MOVED
     by_product = isinstance(kernel.mainloop, OwnProduct) or not convolution
     lost = (_lost_by_product if by_product else _lost_by_convolution)(fused, kernel, time)
@@ -264,7 +264,7 @@ def _lost_by_product(fused: RegionProgram, kernel: Plan, time: float) -> float:
         inputs = elements * kernel.read_bytes / _MOVED  # which the kernel after the library's reads as well
         own = product_microseconds(kernel, sizes, _PROCESSORS)
         functions = elements * max(0, _evaluated(fused) - 1) * _FURTHER_FUNCTION
-        return own - library - inputs + functions + _further(fused)
+        return own - library - inputs + functions + _of_reductions(fused)
     batches = max(1, elements // max(1, rows * columns))
     long = terms / (terms + _TERMS)
     if rows <= _FEW_ROWS and batches == 1:
@@ -412,13 +412,13 @@ def _further(fused: RegionProgram) -> float:
     """Return the microseconds of an epilogue's second and further matrices, and of its reductions."""
     dag, elements = fused.program.request.dag, _elements(fused)
     read, written = (sum(value.is_tile for value in values) for values in (dag.inputs, dag.outputs))
-    time = elements * (max(read - 1, 0) + max(written - 1, 0)) * _FURTHER
+    return elements * (max(read - 1, 0) + max(written - 1, 0)) * _FURTHER + _of_reductions(fused)
+
+
+def _of_reductions(fused: RegionProgram) -> float:
+    """Return the microseconds of an epilogue's reductions."""
     columns, convolved = _matrix(fused)[1], fused.region.product.is_convolution
-    return time + sum(in_epilogue(op, elements, columns, convolved=convolved) for op in _reductions(fused))
-
-
-def _reductions(fused: RegionProgram) -> list[Reduce]:
-    return reductions(_graph(fused))
+    return sum(in_epilogue(op, _elements(fused), columns, convolved=convolved) for op in reductions(_graph(fused)))
 
 
 def _sums_rows(fused: RegionProgram) -> bool:
@@ -436,10 +436,8 @@ def _multiplications(fused: RegionProgram) -> float:
     if product.operation.endswith("wgrad"):
         gradient = math.prod(map(hint, product.node.meta["val"].shape[1:]))
         return math.prod(map(hint, product.a.meta["val"].shape)) * gradient
-    result = math.prod(map(hint, product.node.meta["val"].shape))
-    if product.is_convolution:
-        return result * filters
-    return result * hint(product.a.meta["val"].shape[-1]) * (1 + len(second_weights(fused)))
+    terms = hint(product.a.meta["val"].shape[-1]) * (1 + len(second_weights(fused)))
+    return math.prod(map(hint, product.node.meta["val"].shape)) * (filters if product.is_convolution else terms)
 
 
 def _matrix(fused: RegionProgram) -> tuple[int, int]:

@@ -19,18 +19,22 @@ from evt.plan.gemm import (
     PACKED_DEPTH,
     RESIDENT_OF_FEW,
     STRIP,
+    Tile,
     rows_of_box,
     shares_multiprocessors,
     tile_of,
 )
 from evt.plan.geometry.convolution import ceil_div
 from evt.plan.geometry.halo import FILTERS, SHARED_BYTES, STEP_PIXELS, WARP_GROUP
+from evt.plan.moved import moved, moved_bytes
 from evt.plan.pairs import product_columns
 from evt.plan.plan import Matrix, OwnProduct, RowCopy, Tensor
 from evt.plan.signature import bytes_of
 
 _SIZES = ("rows", "columns", "k_blocks", "row_clusters", "column_clusters", "band", "grid", "encoded")
-_BATCHES = ("batches", "a_step", "b_step", "c_step")
+_BATCHES = ("batches", "a_step", "b_step")
+#: The descriptors of the epilogue's matrices: C and further ones, D and further ones.
+_MOVED = ("loads", "stores")
 _CONSUMERS = 2
 #: The bytes of A that stay in L2 while B is read, and of L2: kKeptBytes and kL2Bytes of kit/gemm_params.hpp.
 _KEPT_BYTES, _L2_BYTES = 20_000_000, 50_000_000
@@ -42,11 +46,15 @@ _MEMBERS = 2
 _PIECE_BYTES, _COPYING_WARPS, _MOST_COPYING_BLOCKS = 1024, 8, 1 << 20
 
 
-def members(loop: OwnProduct) -> tuple[str, ...]:
+def members(plan: Plan) -> tuple[str, ...]:
     """Return the members of the parameters."""
-    many = ("ends", "groups") if loop.ends is not None else _BATCHES if loop.batched else ()
+    loop = plan.mainloop
+    assert isinstance(loop, OwnProduct)
+    staged = [f"{name}[{i}]" for name, each in zip(_MOVED, moved(plan), strict=True) for i in range(len(each))]
+    steps = [f"load_steps[{i}]" for i in range(len(moved(plan)[0]))]
+    many = ["ends", "groups"] if loop.ends is not None else [*_BATCHES, *steps] if loop.batched else []
     of_columns = ["last"] if _loads_few_columns(loop) else ["partner"] if loop.partner else []
-    return ("a", "b", *of_columns, "source", "destination", *_SIZES, "once", *many)
+    return ("a", "b", *of_columns, *staged, *_SIZES, "once", *many)
 
 
 def _loads_few_columns(loop: OwnProduct) -> bool:
@@ -131,9 +139,10 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
     numbers = (m, n, max(ceil_div(k, depth), 1), row_clusters, column_clusters, band, clusters * cluster, 1)
     values = dict(zip(_SIZES, numbers, strict=True)) | ({"groups": sizes["l"]} if ragged else {})
     if loop.batched:
-        strides = loop.a.batch, loop.b.batch, plan.source.strides[2] if plan.source else 0
-        steps = (int(_batch_stride(each, sizes) != 0) for each in strides)
+        steps = (int(_batch_stride(each, sizes) != 0) for each in (loop.a.batch, loop.b.batch))
         values |= dict(zip(_BATCHES, (sizes["l"], *steps), strict=True))
+        for i, each in enumerate(moved(plan)[0]):
+            values[f"load_steps[{i}]"] = int(_batch_stride(each.strides[2], sizes) != 0)
     tile = tile_of(config, bytes_of(loop.a.dtype))
     box = min(depth, MAX_ROW_BYTES // bytes_of(loop.a.dtype))
     a = _operand_of(plan, loop, loop.a, sizes)
@@ -142,14 +151,15 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
         _operand("a", a, sizes, (k, m), (box, loaded), has_many=loop.batched),
         *_maps_of_filters(plan, loop, sizes, depth if loop.converts else box, tile.block_columns),
     ]
-    box_rows = rows_of_box(tile, ragged=ragged)
+    box_rows = rows_of_box(tile, moved_bytes(plan), ragged=ragged)
     stored = n // _MEMBERS if loop.pairs else n
-    for name, tensor in (("source", plan.source), ("destination", plan.destination)):
-        if tensor is not None:
-            if ragged and name == "destination":
-                maps.append(_masked_block(name, tensor, sizes, (tile.block_columns, box_rows), stored))
+    for name, tensors in zip(_MOVED, moved(plan), strict=True):
+        for i, tensor in enumerate(tensors):
+            part = _columns_of_box(tile, tensor), box_rows
+            if ragged and name == "stores":
+                maps.append(_masked_block(f"{name}[{i}]", tensor, sizes, part, stored))
             else:
-                maps.append(_block(name, tensor, sizes, (tile.block_columns, box_rows), stored, batched=loop.batched))
+                maps.append(_block(f"{name}[{i}]", tensor, sizes, part, stored, batched=loop.batched))
     strips = ceil_div(n, tile.block_columns) * tile.block_columns // STRIP
     tiles = row_clusters * down * (rows // STEP_PIXELS if tile.by_rows else splits), strips
     threads = (1 + _CONSUMERS) * WARP_GROUP
@@ -239,6 +249,12 @@ def _pairs(loop: OwnProduct, b: _Operand, sizes: Mapping[str, int], depth: int) 
     return tensor_map("b", b.pointer, b.dtype, extents, strides, box, depth * bytes_of(b.dtype), before=b.before)
 
 
+def _columns_of_box(tile: Tile, tensor: Tensor) -> int:
+    """Return the columns of a matrix that TMA moves at a time: kBoxColumns of kit/staged.hpp."""
+    columns = tile.block_columns
+    return columns if columns % FILTERS else min(columns, MAX_ROW_BYTES // bytes_of(tensor.dtype))
+
+
 def _block(
     member: str, tensor: Tensor, sizes: Mapping[str, int], part: tuple[int, int], columns: int, *, batched: bool
 ) -> TensorMap:
@@ -250,7 +266,8 @@ def _block(
     if batched:
         of_batch = _batch_stride(tensor.strides[2], sizes)
         extents, strides, box = _with_batches(extents, pitch, box, of_batch, sizes)
-    return tensor_map(member, tensor.pointer, tensor.dtype, extents, strides, box, part[0] * bytes_of(tensor.dtype))
+    row_bytes = part[0] * bytes_of(tensor.dtype)
+    return tensor_map(member, tensor.pointer, tensor.dtype, extents, strides, box, row_bytes, rounds=False)
 
 
 def _masked_block(

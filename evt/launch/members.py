@@ -16,10 +16,11 @@ from evt.launch import depthwise, gemm, gemv, halo, wgrad
 from evt.launch.padded import part_of
 from evt.plan import Field, Plan
 from evt.plan.epilogue.broadcasts import RandomNumbers, ScalarBroadcast
+from evt.plan.epilogue.loads import Auxiliary
 from evt.plan.epilogue.results import Combined, Given, Operand, Result, ResultIndex
 from evt.plan.epilogue.step import Step
 from evt.plan.epilogue.values import Access, Member, Number, Places, Pointer, ResultShape, Single, Size, Varies
-from evt.plan.epilogue.writes import AuxStore, Reduction
+from evt.plan.epilogue.writes import Reduction
 from evt.plan.gemv import Gemv
 from evt.plan.overwritten import overwritten
 from evt.plan.plan import DepthwiseConvolution, FilterGradient, OwnProduct, PaddedCopy, RowCopy
@@ -159,7 +160,7 @@ def _of_kernel(plan: Plan) -> Iterator[tuple[str, Value]]:
         names: tuple[str, ...] = depthwise.MEMBERS
         pointers = {"filters.pointer": b.pointer, "packed": IsAligned(b.pointer)}
     elif isinstance(plan.mainloop, OwnProduct):
-        names, pointers = gemm.members(plan.mainloop), {**gemm.pointers(plan.mainloop)}
+        names, pointers = gemm.members(plan), {**gemm.pointers(plan.mainloop)}
         pairs = overwritten(plan)
         pointers["once"] = 1 if plan.reductions else IsOverwritten(pairs) if pairs else 0
     elif isinstance(plan.mainloop, Gemv):
@@ -194,8 +195,8 @@ def _of_epilogue(plan: Plan) -> Iterator[tuple[str, Value]]:
 
 
 def has_part(step: Step) -> bool:
-    """Return whether a step is an object of the epilogue; the kernel itself stores D."""
-    if isinstance(step, AuxStore):
+    """Return whether a step is an object of the epilogue; the kernel itself moves some matrices."""
+    if isinstance(step, Auxiliary):
         return step.access is Access.DIRECT
     return bool(step.header) and not (isinstance(step, ScalarBroadcast) and isinstance(step.value, Number))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from evt.ir.dtype import BF16, E4M3, E5M2, F16, F32, I8, TF32, U8, DType
+from evt.ir.dtype import BF16, E4M3, E5M2, F16, F32, I8, I32, TF32, U8, DType
 from evt.plan import Field
 from evt.plan.signature import bytes_of
 
@@ -22,6 +22,7 @@ MAP_TYPES = {
     E5M2: ("UINT8", 0),
     I8: ("UINT8", 0),
     U8: ("UINT8", 0),
+    I32: ("INT32", 3),
 }
 #: The number of FLOAT32, whose elements are not rounded.
 MAP_FLOAT32 = 7

@@ -43,8 +43,8 @@ PACKED_DEPTH = 128
 MAX_GROUPS = 1024
 #: The longest row that TMA swizzles.
 MAX_ROW_BYTES = 128
-#: The most rows of a part of C and D: of consumers that complete all columns, and of cooperating ones.
-_PART_ROWS = {True: 64, False: 32}
+#: The most rows and bytes of a part of the epilogue's matrices. Cooperating consumers have half each.
+_PART_ROWS, _MOST_PART_BYTES = 64, 8192
 
 
 class Tile(NamedTuple):
@@ -191,6 +191,7 @@ class ProductClass:
     by rows, for factors of rows, and of blocks of 64 columns. ``converted``: B is converted to ``operand``;
     ``packed``: from a packed type. ``deep``: the stages of a converted B may have 256 bytes of a row of A.
     ``paired``: D has a column for each pair of columns. ``fast_sums``: tensor cores add all products of 8-bit floats.
+    ``staged`` are the bytes of an element of the epilogue's matrices in buffers.
     """
 
     operand: DType
@@ -201,6 +202,7 @@ class ProductClass:
     deep: bool = False
     paired: bool = False
     fast_sums: bool = False
+    staged: int = 2
 
     @property
     def promoted(self) -> bool:
@@ -243,7 +245,7 @@ def shares_multiprocessors(blocks: int, cluster: int, multiprocessors: int) -> b
     return blocks > in_clusters(multiprocessors, cluster)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=128)
 def tiles_of(product: ProductClass) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
     """Return the tiles that are built for a class of products, and the others that fit."""
     offered = tuple(tile for tile in _offered(product) if _multiplies(tile.rows, product.operand))
@@ -289,7 +291,7 @@ def _multiplies(rows: int, operand: DType) -> bool:
 
 
 def fits(tile: Tile, product: ProductClass) -> bool:
-    """Return whether registers hold a tile, shared memory two stages and C, and CTAs load and complete whole parts."""
+    """Return whether registers hold a tile, shared memory two stages and buffers, and CTAs complete whole parts."""
     down, across, splits = tile.cluster
     sums = tile.sums
     if product.converted and tile.row_bytes == DEEP_ROW_BYTES and sums > _MOST_DEEP_SUMS:
@@ -319,7 +321,9 @@ def fits(tile: Tile, product: ProductClass) -> bool:
     exchanged = 4 * parts * completed * tile.columns + _SUMS_ALIGNMENT if splits > 1 else 0  # bytes of partial sums
     few = product.converted and tile.rows <= FEW_ROWS
     shared = FEW_SHARED_BYTES - exchanged if few else SHARED_BYTES
-    stages = (shared - _BARRIERS - 2 * completed * tile.columns) // stage
+    rings = 1 if tile.pingpong or tile.by_stages else 2
+    buffers = 2 * rings * rows_of_part(tile, product.staged) * tile.block_columns * product.staged
+    stages = (shared - _BARRIERS - max(2 * completed * tile.columns, buffers)) // stage
     stages -= stages % 2 if tile.by_stages else 0
     # A consumer of WGMMA releases a stage once it multiplies its next one. By stages, it has every other stage.
     if stages < (4 if tile.by_stages and not few else 2):
@@ -335,20 +339,31 @@ def completed_rows(rows: int, splits: int) -> int:
     return min(ceil_div(ceil_div(rows, STEP_PIXELS), splits) * STEP_PIXELS, rows)
 
 
-def rows_of_part(tile: Tile, *, ragged: bool = False) -> int:
-    """Return the rows of a part of C or D, which has a buffer: as kPartRows of kit/gemm_traits.hpp.
+def rows_of_part(tile: Tile, staged: int = 2, *, ragged: bool = False) -> int:
+    """Return the rows of a part of the epilogue's matrices, which has a buffer: as kPartRows of kit/gemm_traits.hpp.
 
-    The last part may have fewer rows, but in ``ragged`` products all parts are alike.
+    ``staged`` are the bytes of an element of all matrices. The last part may have fewer rows, but in ``ragged``
+    products all parts are alike.
     """
-    completed, most = _completed(tile), _PART_ROWS[tile.pingpong or tile.by_rows]
+    completed = _completed(tile)
+    if tile.by_rows:
+        return completed
+    most = _most_rows_of_part(tile.pingpong, staged)
     if completed % STEP_PIXELS:
         return completed if ragged else min(completed, most)
     return max(each for each in range(STEP_PIXELS, most + 1, STEP_PIXELS) if completed % each == 0)
 
 
-def rows_of_box(tile: Tile, *, ragged: bool = False) -> int:
-    """Return the rows of C or D that TMA moves at a time: as kBoxRows of kit/gemm_traits.hpp."""
-    part = rows_of_part(tile, ragged=ragged)
+def _most_rows_of_part(pingpong: bool, staged: int) -> int:
+    """Return the most rows of a part: as most_rows_of_part of kit/gemm_traits.hpp."""
+    share = 1 if pingpong else 2
+    fitting = _MOST_PART_BYTES // share // (FILTERS * max(staged, 1)) // STEP_PIXELS * STEP_PIXELS
+    return min(_PART_ROWS // share, max(fitting, STEP_PIXELS))
+
+
+def rows_of_box(tile: Tile, staged: int = 2, *, ragged: bool = False) -> int:
+    """Return the rows of a matrix that TMA moves at a time: as kBoxRows of kit/gemm_traits.hpp."""
+    part = rows_of_part(tile, staged, ragged=ragged)
     return STEP_PIXELS // 2 if _completed(tile) % part else part
 
 

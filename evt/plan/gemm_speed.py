@@ -32,12 +32,13 @@ tiles and as if rows were whole lines.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 from evt.plan.cards import FITS, traffic_of
-from evt.plan.gemm import DEEP_ROW_BYTES, MAX_ROW_BYTES, RESIDENT_OF_FEW, Tile, in_clusters
+from evt.plan.gemm import DEEP_ROW_BYTES, MAX_ROW_BYTES, RESIDENT_OF_FEW, Tile, in_clusters, rows_of_part
 from evt.plan.geometry.convolution import ceil_div
-from evt.plan.geometry.halo import EIGHT
+from evt.plan.geometry.halo import EIGHT, FILTERS, SHARED_BYTES
 
 
 class Speed(NamedTuple):
@@ -215,6 +216,12 @@ _WITHIN_LINES = 1.5
 #: The time in which C and D of a wave of tiles move, relative to the card's rate. The next tile waits for a part of it
 #: and of the epilogue: of cooperating consumers, and of pingpong ones. A CTA that splits k has one tile.
 _MOVED, _WAITED, _WAITED_PINGPONG = 1.03, 0.34, 0.05
+#: The bytes of an element whose traffic is hidden by multiplications, and the part of further traffic that is not.
+#: Fitted to 11 epilogues of 4 to 24 bytes, 3 products and 4 tiles on an H200, 2026-11-29.
+_HIDDEN_BYTES, _UNHIDDEN = 4.0, 0.5
+#: Microseconds of a cooperating consumer for a use of all its buffers. The constants of tiles have the uses for C.
+#: Fitted to 5 epilogues and 3 products on an H200, 2026-11-29.
+_ROUND = 0.75
 #: The time in which a pingpong consumer evaluates an epilogue, relative to two consumers that do so at a time. Pingpong
 #: consumers share the buffers of C and D, so their epilogues take turns. Fitted to 20 epilogues of 1 to 69 instructions
 #: in 60 kernels on an H200, 2026-11-29.
@@ -228,7 +235,8 @@ class Size(NamedTuple):
     vary: only the device knows them. ``column_bytes`` are the bytes of a column's k, relative to a row's. ``written``
     are the bytes of D of an element. ``batches`` have a product each. ``stage`` is the time of a stage relative to the
     measured one. A stage takes ``least`` microseconds at least, and ``added`` ones more. ``warps`` are the bits of B
-    where warps multiply by themselves, else 0. ``packed``: B is packed.
+    where warps multiply by themselves, else 0. ``packed``: B is packed. ``staged`` are the bytes of an element of
+    staged matrices, if some are loaded.
     """
 
     rows: int
@@ -245,6 +253,7 @@ class Size(NamedTuple):
     added: float = 0.0
     warps: int = 0
     packed: bool = False
+    staged: int = 2
 
 
 def loaded(tile: Tile) -> float:
@@ -331,16 +340,30 @@ def work(
     loaded = lines * together / _LINES * _PROCESSORS / size.multiprocessors
     stages = ceil_div(ceil_div(size.row_bytes, MAX_ROW_BYTES), splits * (2 if tile.by_stages else 1))
     multiplied = stages * _norm(max(speed.stage * size.stage, size.least) + size.added, loaded) * stage / clock
-    moved = size.traffic * tile.rows * tile.columns / splits * together / rate
+    wave = tile.rows * tile.columns / splits * together / rate
+    multiplied += _UNHIDDEN * max(0.0, size.traffic - _HIDDEN_BYTES) * wave
+    moved = size.traffic * wave
     stored = (speed.epilogue / clock + _MOVED * moved) * epilogue
     computed = evaluated * tile.sums / clock
     if tile.pingpong:  # a consumer multiplies while the other one completes its tile
         completed = speed.epilogue * epilogue / clock + _IN_TURN * computed
         each = max(multiplied, (multiplied + stored + computed) / 2, completed) + _WAITED_PINGPONG * stored
     else:
+        computed += _ROUND * (rounds_of_ring(tile, size.staged) - rounds_of_ring(tile, 2))
         each = multiplied + computed + (_WAITED if splits == 1 else 1.0) * stored
     besides = _BESIDES / clock if size.least or size.added else 0.0
     return (rounds - 1) * each + multiplied + stored + computed + besides
+
+
+@lru_cache(maxsize=512)
+def rounds_of_ring(tile: Tile, staged: int) -> float:
+    """Return the uses of each buffer of a cooperating consumer in a tile, beside four stages, or three."""
+    if tile.by_rows:
+        return 1.0
+    rows, stage = rows_of_part(tile, staged), tile.row_bytes * (tile.rows + tile.columns)
+    parts = ceil_div(tile.rows, rows) * tile.blocks
+    many, few = (max((SHARED_BYTES - stages * stage) // (2 * rows * FILTERS * staged), 1) for stages in (3, 4))
+    return parts / min(few if few > 1 else many, parts)
 
 
 def _work_of_warps(tile: Tile, size: Size, tiles: int, evaluated: float) -> float:

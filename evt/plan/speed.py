@@ -29,6 +29,7 @@ from evt.plan.halo_cost import INSTRUCTION, BlockedConvolution, axes_of
 from evt.plan.halo_few import beyond_windows
 from evt.plan.halo_kernels import start_of, tiles_of
 from evt.plan.halo_kernels import time as halo_time
+from evt.plan.moved import moved_bytes
 from evt.plan.pairs import product_columns
 from evt.plan.plan import (
     Convolution,
@@ -374,6 +375,7 @@ def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tupl
     scaled = any(factor.role == "factor" for factor in plan.factors) and not tile.by_rows
     packed, converts = plan.mainloop.is_packed, plan.mainloop.converts
     stage, least, added = gemm_speed.FACTORS if scaled else 1.0, 0.0, 0.0
+    staged = moved_bytes(plan) if plan.source is not None else 2
     warps = plan.mainloop.b.dtype.bits if converts and tile.rows <= gemm.FEW_ROWS else 0
     if packed:
         stage = gemm_speed.PACKED_BY_STAGES if tile.by_stages else 1.0
@@ -384,7 +386,21 @@ def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tupl
     elif converts:
         stage, added = gemm_speed.AFTER * stage, gemm_speed.CONVERTED
     return tile, gemm_speed.Size(
-        m, n, row_bytes, moved, multiprocessors, groups, relative, written, batches, stage, least, added, warps, packed
+        m,
+        n,
+        row_bytes,
+        moved,
+        multiprocessors,
+        groups,
+        relative,
+        written,
+        batches,
+        stage,
+        least,
+        added,
+        warps,
+        packed,
+        staged,
     )
 
 

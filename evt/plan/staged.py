@@ -1,25 +1,68 @@
-"""The matrices that an own kernel moves by TMA, through shared memory: C and D of 16-bit floats, and a product's D of 8
-bits.
+"""The matrices that an own kernel moves by TMA, through shared memory: C and D of 16-bit floats, and all matrices of a
+product.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Sequence
+
 from evt.ir import Input, Output
 from evt.ir.columns import pair_distances
-from evt.ir.dtype import BF16, E4M3, E5M2, F16, I8, U8
+from evt.ir.dtype import BF16, E4M3, E5M2, F16, F32, I8, I32, U8, DType
 from evt.ir.node import Interleave, Pick, ReduceBlocks, base
 from evt.plan.epilogue.facts import is_collective
 from evt.plan.problem import Problem
+from evt.plan.signature import bytes_of
 
-#: Types of C and D, and of a D whose buffer has elements of 8 bits.
+#: Types of C and D, of a product's D of pairs, and of all matrices of a product.
 _TYPES, _BYTES = (F16, BF16), (E4M3, E5M2, I8, U8)
+_OF_PRODUCTS = (*_TYPES, *_BYTES, F32, I32)
+#: The most bytes of an element in a buffer of staged matrices: with more, shared memory has few stages. A part of a
+#: consumer by rows has 64 rows.
+MOST_STAGED, MOST_STAGED_BY_ROWS = 16, 4
 #: The bytes that addresses and strides are multiples of.
 ALIGNED_BYTES = 16
 
 
-def is_staged(problem: Problem, value: Input | Output) -> bool:
-    """Return whether an own kernel can move a matrix as C or D: row-major, aligned, of all columns."""
-    return is_collective(value) and _is_moved(problem, value)
+def is_staged(problem: Problem, value: Input | Output, *, by_product: bool = False) -> bool:
+    """Return whether an own kernel can move a matrix by TMA: row-major, aligned, of all columns."""
+    return is_collective(value) and _is_moved(problem, value, _OF_PRODUCTS if by_product else ())
+
+
+def staged_bytes(loads: Sequence[DType], stores: Sequence[DType]) -> int:
+    """Return the bytes of an element in a buffer of staged matrices: bytes_of_element of kit/staged.hpp.
+
+    A stored matrix has the memory of a loaded one with elements of its size.
+    """
+    loaded, stored = (Counter(map(bytes_of, each)) for each in (loads, stores))
+    return sum(size * count for size, count in (loaded | stored).items())
+
+
+def staged_by_product(problem: Problem, most: int = MOST_STAGED) -> list[Input | Output]:
+    """Return the matrices of an epilogue that an own GEMM kernel moves, D first: all that have room in the buffers.
+
+    TMA moves matrices only if it stores D.
+    """
+    primary, dag = problem.dag.primary, problem.dag
+    if not is_staged(problem, primary, by_product=True):
+        return []
+    found: list[Input | Output] = [primary]
+    others: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
+    for value in others:
+        if (
+            value is not primary
+            and is_staged(problem, value, by_product=True)
+            and bytes_of_staged((*found, value)) <= most
+        ):
+            found.append(value)
+    return found
+
+
+def bytes_of_staged(values: Collection[Input | Output]) -> int:
+    """Return the bytes of an element of some inputs and outputs in a buffer."""
+    loads = [value.dtype for value in values if isinstance(value, Input) and value.dtype]
+    return staged_bytes(loads, [value.dtype for value in values if isinstance(value, Output) and value.dtype])
 
 
 def is_unaligned(problem: Problem, value: Input | Output) -> bool:
@@ -55,15 +98,15 @@ def distance_of_pairs(problem: Problem) -> int:
     return found if found == 1 or alike else 0
 
 
-def _is_moved(problem: Problem, value: Input | Output) -> bool:
-    return _is_movable(problem, value) and _is_aligned(problem, value)
+def _is_moved(problem: Problem, value: Input | Output, types: Sequence[DType] = ()) -> bool:
+    return _is_movable(problem, value, types) and _is_aligned(problem, value)
 
 
-def _is_movable(problem: Problem, value: Input | Output) -> bool:
+def _is_movable(problem: Problem, value: Input | Output, types: Sequence[DType] = ()) -> bool:
     row_major, primary = base(problem.signature[value.name].contiguous or "") == "n", problem.dag.primary
     stores_bytes = problem.signature.convolution is None and primary.dtype in _BYTES
     moved = value is primary if stores_bytes else value.dtype in _TYPES  # C and D have one buffer
-    return row_major and moved and not value.is_indexed
+    return row_major and (value.dtype in types or moved) and not value.is_indexed
 
 
 def _is_aligned(problem: Problem, value: Input | Output) -> bool:

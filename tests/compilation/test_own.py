@@ -223,7 +223,7 @@ def test_recipes_have_the_launches_of_reductions(tmp_path):
     assert recipe is not None
     assert [each.kernel for each in recipe.launches] == ["kernel", "finish"]
     main, finish = recipe.launches
-    assert {each.member for _, _, each in main.maps} == {"a", "b", "destination"}
+    assert {each.member for _, _, each in main.maps} == {"a", "b", "stores[0]"}
     assert finish.grid == (250, 2)  # a block for four of 1000 rows; and of a scalar
     assert recipe.workspace == workspace_of(plan, sizes) > 0
 
@@ -247,7 +247,7 @@ def test_own_kernels_stand_in_for_those_of_cutlass(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(kernels_module, "device_card", lambda *_: find_card("h100"))
     a, b, bias = (torch.ones(shape, dtype=torch.float16) for shape in ((64, 64), (64, 64), (64,)))
-    op = evt.gemm("in bias: f16[n]; out D: f32; D = relu(acc + bias)")  # TMA stores 16 bits
+    op = evt.gemm("in bias: f16[n]; out D[n, m]; D = relu(acc + bias)")  # TMA stores rows
     bound, target = bind(op.request, a, b, {"bias": bias}, {}), find_target("sm90")
     assert plan_kernels(op.request, bound, target)[0].family == "3x"
     kernels = make_kernels(op.request, bound, target)

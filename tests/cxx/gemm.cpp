@@ -199,6 +199,24 @@ struct EpilogueOfBits : Base {
   void end_part(evt::fragment::PartOfRows const& part) { bits.end_part(part); }
 };
 
+/// The same epilogue with further matrices of f32, bytes and C's type: u = acc + 2*x + y, v = acc - z.
+template <class Base>
+struct EpilogueOfMatrices : Base {
+  using Base::Base;
+  using FurtherLoads = evt::fragment::Elements<float, int8_t, bf16>;
+  using FurtherStores = evt::fragment::Elements<int32_t, float>;
+
+  template <int N, class Accumulator, class Staged, class Store>
+  void visit(Accumulator const& acc, Staged const& source, Store const& store, typename Base::Fetched const& fetched,
+             evt::fragment::Places const& places) {
+    for (int i = 0; i < N; ++i) {
+      store.template further<0>(i, acc(i) + 2 * source.template further<0>(i) + source.template further<1>(i));
+      store.template further<1>(i, acc(i) - source.template further<2>(i));
+    }
+    Base::template visit<N>(acc, source, store, fetched, places);
+  }
+};
+
 /// The batches share the matrices whose names are in `shared`.
 struct Size {
   int rows, columns, depth, multiprocessors;
@@ -283,11 +301,11 @@ constexpr bool kRuns = Number % 3 == 0;
 /// The number, the tile, the rows of a tile, the rows and columns that share a factor, or 0; the bits of filters, and the columns that
 /// share a zero point; whether there are packed bits.
 template <int Number, class Tile, int Pixels, bool HasSource, int OfRows = 0, int OfColumns = 0, int Bits = 16,
-          int OfZeros = 0, int Depth = Bits == 4 ? 128 : 64, class Destination = evt::element::Stored, bool HasBits = false>
+          int OfZeros = 0, int Depth = Bits == 4 ? 128 : 64, class Destination = evt::element::Stored, bool HasBits = false, bool HasMatrices = false>
 std::enable_if_t<!kRuns<Number>> check(Size const&) {}
 
 template <int Number, class Tile, int Pixels, bool HasSource, int OfRows = 0, int OfColumns = 0, int Bits = 16,
-          int OfZeros = 0, int Depth = Bits == 4 ? 128 : 64, class Destination = evt::element::Stored, bool HasBits = false>
+          int OfZeros = 0, int Depth = Bits == 4 ? 128 : 64, class Destination = evt::element::Stored, bool HasBits = false, bool HasMatrices = false>
 std::enable_if_t<kRuns<Number>> check(Size const& size) {
   constexpr bool kPacked = Bits == 4;
   constexpr int kColumns = (Tile::kPingpong || Tile::kByRows || Tile::kByStages ? 1 : 2) * Tile::kBlocks * 64;
@@ -304,8 +322,9 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
                                         std::conditional_t<Bits == 8, evt::kit::Converted<Byte, bf16>,
                                                            evt::kit::AsStored<Multiplied>>>;
   using Usual = Epilogue<HasSource, Tile::kByRows ? 16 : Pixels, Tile::kPairs, Destination>;
-  using Kernel = evt::kit::Gemm<Multiplied, std::conditional_t<HasBits, EpilogueOfBits<Usual, Pixels>, Usual>, Depth, Tile, Scales,
-                                Conversion>;
+  using Visited = std::conditional_t<HasBits, EpilogueOfBits<Usual, Pixels>,
+                                     std::conditional_t<HasMatrices, EpilogueOfMatrices<Usual>, Usual>>;
+  using Kernel = evt::kit::Gemm<Multiplied, Visited, Depth, Tile, Scales, Conversion>;
   ++cases;
   int const m = size.rows, n = size.columns, k = size.depth;
   int const batches = Tile::kBatched ? size.batches : 1, groups = Tile::kGrouped ? int(size.ends.size()) : batches;
@@ -354,8 +373,21 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
   }
   arguments.b_group_stride = n * k, arguments.batches = batches;
   arguments.a_batch_stride = a_batch, arguments.b_batch_stride = b_batch;
-  arguments.c_batch_stride = c_batch, arguments.d_batch_stride = d_batch;
-  arguments.c = c.data(), arguments.c_stride = n, arguments.d = d.data(), arguments.d_stride = stored;
+  arguments.loads[0] = {c.data(), n, c_batch}, arguments.stores[0] = {d.data(), stored, d_batch};
+  std::vector<float> x, v(d.size(), -1e9f);
+  std::vector<int8_t> y;
+  std::vector<int32_t> u(d.size(), -1000000);
+  for (bf16 each : c) x.push_back(value(each) / 2), y.push_back(int8_t(2 * value(each) + 1));
+  std::vector<bf16> const z(c.rbegin(), c.rend());
+  if constexpr (HasMatrices) {
+    arguments.loads[1] = {x.data(), n, c_batch}, arguments.loads[2] = {y.data(), n, c_batch};
+    arguments.loads[3] = {z.data(), n, c_batch};
+    arguments.stores[1] = {u.data(), stored, d_batch}, arguments.stores[2] = {v.data(), stored, d_batch};
+    if (cases % 2 == 0 && !Tile::kBatched) {  // overwritten
+      std::copy(x.begin(), x.begin() + m * n, v.begin());
+      arguments.loads[1].pointer = v.data();
+    }
+  }
   arguments.ends = size.ends.data(), arguments.groups = groups;
   arguments.multiprocessors = size.multiprocessors;
   int const k_blocks = (k + kBlock - 1) / kBlock, columns_of = OfColumns ? (n + OfColumns - 1) / OfColumns : 0;
@@ -377,7 +409,7 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
   if constexpr (HasSource && Tile::kPairs == 0 && std::is_same_v<Element, bf16> && !Tile::kGrouped && !Tile::kBatched) {
     if (once) {
       std::copy(c.begin(), c.begin() + m * n, d.begin());
-      arguments.c = d.data();
+      arguments.loads[0].pointer = d.data();
     }
   }
   if constexpr (OfZeros != 0) arguments.scales.zeros = {zeros.data(), k_blocks, 1, zeros_of * k_blocks};
@@ -444,6 +476,11 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
       if constexpr (HasBits) {
         bool const masked = mask[size_t((batch * m + i) * row_bytes + j / 8)] >> j % 8 & 1;
         expect(row_of_bits[j / 8] >> j % 8 & 1, masked && sum > 0, 1, "the bit", i, j);
+      }
+      if constexpr (HasMatrices) {
+        size_t const of_c = size_t(batch * c_batch + i * n + j), of_d = size_t(batch * d_batch + i * stored + j);
+        expect(u[of_d], sum + 3 * value(c[of_c]) + 1, 1, "U", i, j);
+        expect(v[of_d], sum - value(z[of_c]), 1, "V", i, j);
       }
       if constexpr (Tile::kPairs == 0) {
         expect_stored(row_of_d[j], sum + (HasSource ? value(row_of_c[j]) : 0) + offsets[size_t(i)], 1 + std::fabs(sum), "D", i, j);
@@ -557,6 +594,18 @@ int main() {
   check<__COUNTER__, GemmTile<1, false, 1, 1, 1, true, true, false, 0, false, false, false, true>, 128, false, 0, 1, 8, 0, 128>(
       {150, 136, 128, 4, {5, 5, 140}});
   check<__COUNTER__, GemmTile<1, false, 1, 1, 2, true, false, false, false, false, true>, 16, true, 0, 1, 4, 1>({20, 72, 512, 2, {}});
+  check<0, GemmTile<2, true, 1, 1, 1>, 72, true, 0, 0, 16, 0, 64, evt::element::Stored, false, true>({150, 264, 72, 2, {}});
+  check<3, GemmTile<1, false, 1, 2, 1>, 64, true, 0, 0, 16, 0, 64, evt::element::Stored, false, true>({200, 136, 72, 2, {}});
+  check<7, GemmTile<2, true, 2, 1, 1>, 32, true, 0, 0, 16, 0, 64, Byte, false, true>({90, 392, 136, 4, {}});
+  check<9, GemmTile<1, false, 1, 1, 4>, 64, true, 0, 0, 16, 0, 64, evt::element::Stored, false, true>({100, 200, 520, 4, {}});
+  check<13, GemmTile<1, false, 1, 1, 8, false, false, false, false, false, true>, 16, true, 0, 0, 16, 0, 64,
+        evt::element::Stored, false, true>({37, 144, 1936, 8, {}});
+  check<15, GemmTile<1, false, 2, 1, 1, false, false, false, false, true>, 32, true, 0, 0, 16, 0, 64, evt::element::Stored,
+        false, true>({50, 136, 136, 4, {}, 3, "AC"});
+  check<19, GemmTile<2, true, 1, 1, 1, false, false, false, false, true>, 32, true, 0, 0, 16, 0, 64, evt::element::Stored,
+        false, true>({70, 136, 72, 3, {}, 3});
+  check<22, GemmTile<3, false, 1, 1, 1, true, false, true>, 144, true, 1, 128, 16, 0, 64, evt::element::Stored, false, true>(
+      {140, 136, 264, 2, {}});
   std::printf("%d failures\n", failures);
   return failures != 0;
 }

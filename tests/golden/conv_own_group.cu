@@ -90,6 +90,7 @@ typedef struct golden_arguments {
 // evt/kit/tma.hpp
 // evt/kit/sm90.hpp
 // evt/kit/taps.hpp
+// evt/kit/staged.hpp
 // evt/kit/traits.hpp
 // evt/kit/params.hpp
 // evt/kit/scheduler.hpp
@@ -128,7 +129,7 @@ struct Region0 {
 
 // ... as in gemm_own_cooperative: /// The epilogue: a thread calls `visit` for every
 
-// ... as in gemm_own_scales: struct Params {
+// ... as in gemm_own_matrices: struct Params {
 
 // ... as in gemm_own_cooperative: /// The values loaded for a step of several elemen
 

@@ -88,6 +88,7 @@ typedef struct golden_arguments {
 // evt/kit/tma.hpp
 // evt/kit/sm90.hpp
 // evt/kit/taps.hpp
+// evt/kit/staged.hpp
 // evt/kit/traits.hpp
 // evt/kit/params.hpp
 // evt/kit/scheduler.hpp

@@ -92,6 +92,7 @@ static_assert(sizeof(golden_arguments) == 34 * 8, "every member takes 8 bytes");
 // evt/kit/tma.hpp
 // evt/kit/sm90.hpp
 // evt/kit/taps.hpp
+// evt/kit/staged.hpp
 // evt/kit/traits.hpp
 // evt/kit/params.hpp
 // evt/kit/scheduler.hpp

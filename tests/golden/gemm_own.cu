@@ -103,6 +103,7 @@ static_assert(sizeof(golden_arguments) == 32 * 8, "every member takes 8 bytes");
 // evt/kit/tma.hpp
 // evt/kit/sm90.hpp
 // evt/kit/converted.hpp
+// evt/kit/staged.hpp
 // evt/kit/step.hpp
 // evt/kit/scales.hpp
 // evt/kit/descriptor.hpp
@@ -367,8 +368,8 @@ extern "C" __device__ unsigned const golden_layout[] = {
     sizeof(Params),
     EVT_MEMBER(Params, a),
     EVT_MEMBER(Params, b),
-    EVT_MEMBER(Params, source),
-    EVT_MEMBER(Params, destination),
+    EVT_MEMBER(Params, loads[0]),
+    EVT_MEMBER(Params, stores[0]),
     EVT_MEMBER(Params, rows),
     EVT_MEMBER(Params, columns),
     EVT_MEMBER(Params, k_blocks),
@@ -477,11 +478,11 @@ inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_un
   result.a_stride = arguments.stride_m_of_A;
   result.b = arguments.B;
   result.b_stride = arguments.stride_k_of_B;
+  result.loads[0].pointer = arguments.in_C;
+  result.loads[0].stride = arguments.stride_m_of_in_C;
+  result.stores[0].pointer = arguments.out_D;
+  result.stores[0].stride = arguments.stride_m_of_out_D;
   result.once = true;
-  result.c = arguments.in_C;
-  result.c_stride = arguments.stride_m_of_in_C;
-  result.d = arguments.out_D;
-  result.d_stride = arguments.stride_m_of_out_D;
   result.epilogue.in_gate.ptr = static_cast<uint8_t const*>(arguments.in_gate);
   result.epilogue.in_gate.stride_m = arguments.stride_m_of_in_gate;
   result.epilogue.in_s.ptr = static_cast<float const*>(arguments.in_s);

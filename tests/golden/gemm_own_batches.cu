@@ -148,8 +148,8 @@ extern "C" __device__ unsigned const golden_layout[] = {
     sizeof(Params),
     EVT_MEMBER(Params, a),
     EVT_MEMBER(Params, b),
-    EVT_MEMBER(Params, source),
-    EVT_MEMBER(Params, destination),
+    EVT_MEMBER(Params, loads[0]),
+    EVT_MEMBER(Params, stores[0]),
     EVT_MEMBER(Params, rows),
     EVT_MEMBER(Params, columns),
     EVT_MEMBER(Params, k_blocks),
@@ -162,7 +162,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, batches),
     EVT_MEMBER(Params, a_step),
     EVT_MEMBER(Params, b_step),
-    EVT_MEMBER(Params, c_step),
+    EVT_MEMBER(Params, load_steps[0]),
     EVT_MEMBER(Params, epilogue.in_bias.ptr),
     EVT_MEMBER(Params, epilogue.in_bias.stride),
     EVT_MEMBER(Params, epilogue.in_bias.stride_l),
@@ -198,13 +198,13 @@ inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_un
   result.b_stride = arguments.stride_k_of_B;
   result.a_batch_stride = arguments.stride_l_of_A;
   result.b_batch_stride = arguments.stride_l_of_B;
+  result.loads[0].pointer = arguments.in_C;
+  result.loads[0].stride = arguments.stride_m_of_in_C;
+  result.loads[0].batch_stride = arguments.stride_l_of_in_C;
+  result.stores[0].pointer = arguments.out_D;
+  result.stores[0].stride = arguments.stride_m_of_out_D;
+  result.stores[0].batch_stride = arguments.stride_l_of_out_D;
   result.once = arguments.out_D == arguments.in_C;
-  result.c = arguments.in_C;
-  result.c_stride = arguments.stride_m_of_in_C;
-  result.c_batch_stride = arguments.stride_l_of_in_C;
-  result.d = arguments.out_D;
-  result.d_stride = arguments.stride_m_of_out_D;
-  result.d_batch_stride = arguments.stride_l_of_out_D;
   result.epilogue.in_bias.ptr = static_cast<evt::element::f16 const*>(arguments.in_bias);
   result.epilogue.in_bias.stride = 1;
   result.epilogue.in_bias.stride_l = 0;

@@ -72,6 +72,7 @@ typedef struct golden_arguments {
 // evt/kit/tma.hpp
 // evt/kit/sm90.hpp
 // evt/kit/converted.hpp
+// evt/kit/staged.hpp
 // evt/kit/step.hpp
 // evt/kit/scales.hpp
 // evt/kit/descriptor.hpp
@@ -224,8 +225,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, a),
     EVT_MEMBER(Params, b),
     EVT_MEMBER(Params, partner),
-    EVT_MEMBER(Params, source),
-    EVT_MEMBER(Params, destination),
+    EVT_MEMBER(Params, stores[0]),
     EVT_MEMBER(Params, rows),
     EVT_MEMBER(Params, columns),
     EVT_MEMBER(Params, k_blocks),
@@ -268,8 +268,8 @@ inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_un
   result.b_stride = arguments.stride_n_of_B;
   result.partner = arguments.in_up;
   result.partner_stride = arguments.stride_n_of_in_up;
-  result.d = arguments.out_D;
-  result.d_stride = arguments.stride_m_of_out_D;
+  result.stores[0].pointer = arguments.out_D;
+  result.stores[0].stride = arguments.stride_m_of_out_D;
   result.epilogue.in_b.ptr = static_cast<evt::element::bf16 const*>(arguments.in_b);
   result.epilogue.in_b.stride = 1;
   result.epilogue.in_c.ptr = static_cast<float const*>(arguments.in_c);

@@ -175,8 +175,8 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, a),
     EVT_MEMBER(Params, b),
     EVT_MEMBER(Params, last),
-    EVT_MEMBER(Params, source),
-    EVT_MEMBER(Params, destination),
+    EVT_MEMBER(Params, loads[0]),
+    EVT_MEMBER(Params, stores[0]),
     EVT_MEMBER(Params, rows),
     EVT_MEMBER(Params, columns),
     EVT_MEMBER(Params, k_blocks),
@@ -207,11 +207,11 @@ inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_un
   result.a_stride = arguments.stride_m_of_A;
   result.b = arguments.B;
   result.b_stride = arguments.stride_n_of_B;
+  result.loads[0].pointer = arguments.in_C;
+  result.loads[0].stride = arguments.stride_m_of_in_C;
+  result.stores[0].pointer = arguments.out_D;
+  result.stores[0].stride = arguments.stride_m_of_out_D;
   result.once = arguments.out_D == arguments.in_C;
-  result.c = arguments.in_C;
-  result.c_stride = arguments.stride_m_of_in_C;
-  result.d = arguments.out_D;
-  result.d_stride = arguments.stride_m_of_out_D;
   result.epilogue.in_alpha.ptr = static_cast<float const*>(arguments.in_alpha);
   result.epilogue.in_alpha.number = static_cast<float>(arguments.value_of_in_alpha);
   result.multiprocessors = device.multiprocessors;

@@ -69,6 +69,7 @@ typedef struct golden_arguments {
 // evt/kit/tma.hpp
 // evt/kit/sm90.hpp
 // evt/kit/converted.hpp
+// evt/kit/staged.hpp
 // evt/kit/step.hpp
 // evt/kit/scales.hpp
 // evt/kit/descriptor.hpp
@@ -247,8 +248,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     sizeof(Params),
     EVT_MEMBER(Params, a),
     EVT_MEMBER(Params, b),
-    EVT_MEMBER(Params, source),
-    EVT_MEMBER(Params, destination),
+    EVT_MEMBER(Params, stores[0]),
     EVT_MEMBER(Params, rows),
     EVT_MEMBER(Params, columns),
     EVT_MEMBER(Params, k_blocks),
@@ -291,9 +291,9 @@ inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_un
   result.a_stride = arguments.stride_m_of_A;
   result.b = arguments.B;
   result.b_stride = arguments.stride_n_of_B;
+  result.stores[0].pointer = arguments.out_D;
+  result.stores[0].stride = arguments.stride_m_of_out_D;
   result.once = true;
-  result.d = arguments.out_D;
-  result.d_stride = arguments.stride_m_of_out_D;
   result.epilogue.reduction_4.ptr = parts<float>(arguments, workspace.reduction_4);
   result.epilogue.reduction_4.kept = arguments.m;
   result.multiprocessors = device.multiprocessors;

@@ -68,38 +68,7 @@ typedef struct golden_arguments {
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
 
-// evt/entry.hpp
-// evt/fragment.hpp
-// evt/element.hpp
-// evt/kit/geometry.hpp
-// evt/kit/shared_memory.hpp
-// evt/kit/tma.hpp
-// evt/kit/sm90.hpp
-// evt/kit/converted.hpp
-// evt/kit/step.hpp
-// evt/kit/scales.hpp
-// evt/kit/descriptor.hpp
-// evt/kit/taps.hpp
-// evt/kit/gemm_traits.hpp
-// evt/kit/gemm_params.hpp
-// evt/kit/gemm_work.hpp
-// evt/kit/gemm_exchange.hpp
-// evt/kit/pipeline.hpp
-// evt/kit/strips.hpp
-// evt/kit/gemm_completion.hpp
-// evt/kit/gemm_warps.hpp
-// evt/kit/gemm_multiplication.hpp
-// evt/kit/gemm_producer.hpp
-// evt/pdl.hpp
-// evt/kit/gemm.hpp
-// evt/epilogue/operation.hpp
-// evt/reduce.hpp
-// evt/epilogue/reduce.hpp
-// evt/epilogue/traits.hpp
-// evt/epilogue/types_own.hpp
-// evt/epilogue/lanes_own.hpp
-// evt/epilogue/matrix.hpp
-// evt/functions.hpp
+// ... as in gemm_own_matrices: // evt/entry.hpp
 
 // ... as in gemm_3x_stock: // -----------------------------------------------
 
@@ -131,8 +100,7 @@ struct Epilogue {
   using Result = float;  // type of the value that is stored as D
   static constexpr bool kPlaces = false;  // whether it uses the places of elements
 
-  struct Params {
-  };
+// ... as in gemm_own_matrices: struct Params {
 
 // ... as in gemm_own_cooperative: /// The values loaded for a step of several elemen
 
@@ -274,8 +242,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, a),
     EVT_MEMBER(Params, b),
     EVT_MEMBER(Params, last),
-    EVT_MEMBER(Params, source),
-    EVT_MEMBER(Params, destination),
+    EVT_MEMBER(Params, stores[0]),
     EVT_MEMBER(Params, rows),
     EVT_MEMBER(Params, columns),
     EVT_MEMBER(Params, k_blocks),
@@ -316,6 +283,8 @@ inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_un
   result.a_stride = arguments.stride_m_of_A;
   result.b = arguments.B;
   result.b_stride = arguments.stride_n_of_B;
+  result.stores[0].pointer = arguments.out_D;
+  result.stores[0].stride = arguments.stride_m_of_out_D;
   result.scales.a.in_sa.pointer = static_cast<float const*>(arguments.in_sa);
   result.scales.a.in_sa.outer = arguments.stride_m_of_in_sa;
   result.scales.a.in_sa.depth = arguments.stride_k_of_in_sa;
@@ -324,8 +293,6 @@ inline Kernel::Arguments kernel_arguments(Arguments const& arguments, [[maybe_un
   result.scales.b.in_sb.depth = arguments.stride_k_of_in_sb;
   result.scales.b.in_t.pointer = static_cast<float const*>(arguments.in_t);
   result.scales.b.in_t.outer = arguments.stride_n_of_in_t;
-  result.d = arguments.out_D;
-  result.d_stride = arguments.stride_m_of_out_D;
   result.multiprocessors = device.multiprocessors;
   return result;
 }

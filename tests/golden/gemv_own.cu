@@ -74,6 +74,7 @@ typedef struct golden_arguments {
 // evt/kit/tma.hpp
 // evt/kit/sm90.hpp
 // evt/kit/converted.hpp
+// evt/kit/staged.hpp
 // evt/kit/step.hpp
 // evt/kit/scales.hpp
 // evt/kit/descriptor.hpp

@@ -66,6 +66,11 @@ class Loop(NamedTuple):
 #: Loops by name. TMA stores D of 16 bits, which is rounded once. Threads store D of f32, which shows each wrong bit.
 LOOPS = {
     "plain": Loop("out D: f32[m, n]; D = acc"),
+    "updates": Loop(
+        "in w: f32[m, n], r: f32[m, n], x: bf16[m, n]; out D: bf16[m, n], W: f32[m, n], R: f32[m, n]\n"
+        "R = 2*r + acc; W = w - R; D = W + x"
+    ),
+    "residuals": Loop("in x: bf16[m, n], y: f32[m, n], z: bf16[m, n]; D = acc + x - y + z"),
     "gated": Loop("out D[m, n/2]; D = even(acc)*odd(acc)"),
     "e4m3": Loop("out D: bf16; D = acc", "e4m3", "e4m3"),
     "block-scales": Loop(
@@ -128,8 +133,10 @@ class Stress:
         names = [config.name for config in found.default_configs if configs in config.name]
         self.programs = {config: with_config(program, config) for config in names}
         self._inputs = typed_graph(program.request).inputs
-        (output,) = typed_graph(program.request).outputs
-        self._dtype, self._exact = getattr(torch, output.dtype.torch), program.reference
+        self._outputs = {
+            output.name: getattr(torch, output.dtype.torch) for output in typed_graph(program.request).outputs
+        }
+        self._reference = program.reference
         a, b, inputs = self._operands(16, 256, k, torch.Generator("cuda"))
         self.plans: dict[str, Plan] = {}
         for config, op in self.programs.items():
@@ -145,7 +152,7 @@ class Stress:
         k = self.loop.depth(draw, 1, draw.choice((8, MOST_DEPTH // STEP)))
         n = 8 * draw.randint(1, min(MOST_COLUMNS, MOST_ELEMENTS // k) // 8)
         a, b, inputs = self._operands(MOST_ROWS, n, k, torch.Generator("cuda").manual_seed(self.seed))
-        exact = self._exact(a, b, float64=True, **inputs).to(self._dtype)
+        exact = self._exact(a, b, inputs)
         launches, wrong = 0, []
         for _ in range(SIZES):
             m = draw.randint(*draw.choice(((1, 16), (17, 64), (65, MOST_ROWS))))
@@ -153,14 +160,23 @@ class Stress:
             for config, op in self.programs.items():
                 if refusal(self.plans[config], {"m": m, "n": n, "k": k}, UNKNOWN):
                     continue
-                found = self._launch(op, a[:m], b, given, exact[:m], draw.randint(0, 8))
+                right = {name: each[:m] for name, each in exact.items()}
+                found = self._launch(op, a[:m], b, given, right, draw.randint(0, 8))
                 launches += LAUNCHES
-                for differs, each in ((found[i] != exact[:m], found[i]) for i in self._differing(found, exact[:m])):
-                    rows, columns = differs.nonzero(as_tuple=True)
-                    here = (each[differs], exact[:m][differs])
-                    wrong.append(Wrong(self.name, config, (m, n, k), self.seed, rows, columns, *here))
+                for name, each in right.items():
+                    for i in self._differing(found[name], each):
+                        differs = found[name][i] != each
+                        rows, columns = differs.nonzero(as_tuple=True)
+                        here = (found[name][i][differs], each[differs])
+                        wrong.append(Wrong(self.name, config, (m, n, k), self.seed, rows, columns, *here))
         self.seed += 1
         return Round(launches, tuple(wrong))
+
+    def _exact(self, a: torch.Tensor, b: torch.Tensor, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """Return the results by output."""
+        found: Any = self._reference(a, b, float64=True, **inputs)
+        each = found if len(self._outputs) > 1 else (found,)
+        return {name: value.to(dtype) for (name, dtype), value in zip(self._outputs.items(), each, strict=True)}
 
     def _operands(
         self, m: int, n: int, k: int, generator: torch.Generator
@@ -188,20 +204,23 @@ class Stress:
         a: torch.Tensor,
         b: torch.Tensor,
         inputs: dict[str, Any],
-        exact: torch.Tensor,
+        exact: dict[str, torch.Tensor],
         copies: int,
-    ) -> torch.Tensor:
+    ) -> dict[str, torch.Tensor]:
         """Launch a kernel several times on each stream, beside copies; return the results."""
-        found = torch.full((LAUNCHES, *exact.shape), float("nan"), device="cuda", dtype=exact.dtype)
+        found = {
+            name: torch.full((LAUNCHES, *each.shape), float("nan"), device="cuda").to(each.dtype)
+            for name, each in exact.items()
+        }
         current = torch.cuda.current_stream()
         for stream in (*self._streams, self._copies):
             stream.wait_stream(current)
         with torch.cuda.stream(self._copies):
             for _ in range(copies):
                 self._to.copy_(self._from)
-        for number, each in enumerate(found):
+        for number in range(LAUNCHES):
             with torch.cuda.stream(self._streams[number % STREAMS]):
-                op(a, b, D=each, **inputs)
+                op(a, b, **{name: each[number] for name, each in found.items()}, **inputs)
         for stream in (*self._streams, self._copies):
             current.wait_stream(stream)
         return found

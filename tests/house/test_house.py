@@ -58,6 +58,7 @@ PLANNER_ORDER = (
         "gemv",
         "overwritten",
         "joined",
+        "moved",
         "pairs",
         "invariance",
     ),

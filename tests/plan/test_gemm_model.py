@@ -332,15 +332,18 @@ def test_heavy_epilogues_count() -> None:
 # Tiles
 
 
+@pytest.mark.parametrize("staged", [2, 6, 12])
 @pytest.mark.parametrize("dtype", ["f16", "e4m3", "i8"])
-def test_boxes_divide_what_a_thread_block_completes(dtype) -> None:
-    for found in tiles_of(ProductClass(BY_NAME[dtype])):
+def test_boxes_divide_what_a_thread_block_completes(dtype, staged) -> None:
+    for found in tiles_of(ProductClass(BY_NAME[dtype], staged=staged)):
         for tile in found:
             splits = tile.cluster[2]
-            completed, part = completed_rows(tile.rows, splits), rows_of_part(tile)
+            completed, part = completed_rows(tile.rows, splits), rows_of_part(tile, staged)
+            box = rows_of_box(tile, staged)
             assert completed % part % 8 == 0
             assert part <= (64 if tile.pingpong else 32)
-            assert completed % rows_of_box(tile) == part % rows_of_box(tile) == 0
+            assert part * 64 * staged <= (8192 if tile.pingpong else 4096) or part <= 16
+            assert completed % box == part % box == 0
             assert completed * splits >= tile.rows
 
 

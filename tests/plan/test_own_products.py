@@ -21,6 +21,7 @@ from evt.plan.geometry.convolution import ceil_div
 from evt.plan.geometry.halo import SHARED_BYTES
 from evt.plan.plan import OwnProduct
 from evt.plan.speed import product_microseconds
+from evt.plan.staged import MOST_STAGED
 from evt.request import packed_problem
 from evt.runtime.plans import check_sizes
 
@@ -65,41 +66,44 @@ def test_a_column_major_d_is_stored_element_by_element() -> None:
 # Its tiles
 
 
-def stages(tile: Tile, *, has_c: bool, has_d: bool) -> int:
-    """Return kStages of kit/gemm.hpp: the stages that fit in shared memory, beside C, D and barriers."""
+def stages(tile: Tile, staged: int, *, loads: bool) -> int:
+    """Return kStages of kit/gemm.hpp: the stages that fit in shared memory, beside staged matrices and barriers."""
     consumers, most_stages, splits = 2, 12, tile.cluster[2]
     blocks = tile.blocks * (1 if tile.pingpong else consumers)
     stage = tile.row_bytes * (tile.rows + 64 * blocks)
     steps = ceil_div(ceil_div(tile.rows, 16), splits)
     completed = min(16 * steps, tile.rows)
-    part = rows_of_part(tile)
+    part = rows_of_part(tile, staged)
     parts, rings = ceil_div(completed, part) * tile.blocks, 1 if tile.pingpong else consumers
-    few = 3 if tile.pingpong else ceil_div(128, part) if has_c else 4
-    buffers = min(parts, few) if has_c or has_d else 0
+    few = 3 if tile.pingpong else ceil_div(128, part) if loads else 4
+    buffers = min(parts, few) if staged else 0
     barriers = 8 * (2 * most_stages + 4 * consumers + 2 * rings * parts)
-    fitting = [(SHARED_BYTES - 1024 - barriers - rings * each * part * 128) // stage for each in (buffers, 2)]
-    found = 4 if buffers > 2 and fitting == [3, 4] else min(most_stages, fitting[0])
+    fitting = [(SHARED_BYTES - 1024 - barriers - rings * each * part * 64 * staged) // stage for each in (buffers, 2)]
+    sums = consumers * splits * min(2 * steps, tile.rows // 8) * 128 * 16 if splits > 1 else 0
+    fewer = buffers > 2 and (fitting[0] < min(fitting[1], 4) or fitting[0] * stage < sums)
+    found = min(most_stages, fitting[fewer])
     if splits > 1:  # the stages hold the partial sums that other CTAs send
         assert tile.rows % completed == 0
-        assert consumers * splits * min(2 * steps, tile.rows // 8) * 128 * 16 <= found * stage
+        assert sums <= found * stage
     return found
 
 
+@pytest.mark.parametrize("staged", [0, 1, 2, 4, 6, 12, MOST_STAGED])
 @pytest.mark.parametrize("dtype", OPERANDS)
-def test_tiles_fit_shared_memory_and_registers(dtype: str) -> None:
-    product = ProductClass(BY_NAME[dtype])
+def test_tiles_fit_shared_memory_and_registers(dtype: str, staged: int) -> None:
+    product = ProductClass(BY_NAME[dtype], staged=staged)
     offered, asked = tiles_of(product)
     assert len({*offered, *asked}) == len(offered) + len(asked)
     for tile in (*offered, *asked):
-        for has_c, has_d in ((False, False), (False, True), (True, False), (True, True)):
-            assert stages(tile, has_c=has_c, has_d=has_d) >= 2, tile
+        for loads in (False, True):
+            assert stages(tile, staged, loads=loads) >= 2, tile
         sums = tile.blocks * tile.rows // 2  # of a thread of a consumer
         assert sums * (2 if product.promoted else 1) <= 192
         down, across, splits = tile.cluster
         assert down * across * splits <= 8
         assert tile.rows % (8 * across) == 0
         assert tile.columns // 64 % down == 0
-    assert min(stages(tile, has_c=True, has_d=True) for tile in offered) >= 4
+    assert min(stages(tile, staged, loads=True) for tile in offered) >= (4 if staged <= 2 else 3)
 
 
 @pytest.mark.parametrize("dtype", OPERANDS)
@@ -263,6 +267,10 @@ SUITED = {
     "pairs": "out D[m, n/2]; D = silu(even(acc))*odd(acc)",
     "bytes": "in s: f32[m]; out D: e4m3; D = s*acc",
     "pairs of bytes": "out D: i8[m, n/2]; D = silu(even(acc))*odd(acc)",
+    "a wide result": "out D: f32; D = acc",
+    "bytes and a matrix to read": "in x: f16[m, n]; out D: e4m3; D = acc + x",
+    "two matrices to read": "D = acc + x + y; in x[m, n], y[m, n]",
+    "two matrices to write": "out D, Z; Z = acc + bias; D = gelu(Z)",
     "pairs with a reduction": "out D[m, n/2], s: f32[m]; D = silu(even(acc + bias))*odd(acc); s = max[n](abs(D))",
 }
 
@@ -274,12 +282,13 @@ def test_it_is_taken(what: str) -> None:
 
 UNSUITED = {
     "wide operands": ("D = acc", "f32", "the operands are f32"),
-    "a wide result": ("out D: f32; D = acc", "f16", "`D` is moved element by element"),
-    "bytes and a matrix to read": ("in x: f16[m, n]; out D: e4m3; D = acc + x", "f16", ""),
+    "too many bytes": (
+        "out D, E: f32, F: f32, G: f32, H: f32; D = acc; E = acc; F = acc; G = acc; H = acc",
+        "f16",
+        "an element of the epilogue's matrices has 18 bytes, and buffers have 16",
+    ),
     "columns of a result": ("out D[n, m]; D = acc", "f16", "`D` is moved element by element"),
     "a vector alone": ("out s: f32[m]; s = sum[n](acc)", "f16", "`s` is not a matrix, and TMA stores matrices"),
-    "two matrices to read": ("D = acc + x + y; in x[m, n], y[m, n]", "f16", "`y` is a further matrix"),
-    "two matrices to write": ("out D, Z; Z = acc + bias; D = gelu(Z)", "f16", "is a further matrix"),
     "distant pairs": ("out D[m, n/2], E; E = acc; D = even(acc, 8)", "f16", "`D` is moved element by element"),
     "wide pairs": ("out D: f32[m, n/2]; D = even(acc) + odd(acc)", "f16", "`D` is moved element by element"),
     "pairs and a matrix": (
@@ -316,15 +325,6 @@ def test_it_is_chosen_and_cutlass_is_printed() -> None:
     assert (route.applies, route.chosen, route.beside, route.unmet) == (True, True, False, "")
     assert op.explain("sm90").plan.route == ROUTE
     assert evt.linear("in x: f16[m]; D = acc*x").plan("sm80").route == "evt-2x"
-
-
-def test_tma_stores_bytes() -> None:
-    """C and D have one buffer: threads load a C beside a D of 8 bits."""
-    for text, pairs in (("out D: e4m3; D = acc + C", 0), ("out D: u8[m, n/2]; D = even(acc, 16)*odd(acc, 16)", 16)):
-        made = planned(text, "bf16")
-        assert made.destination.dtype.bits == 8
-        assert made.source is None
-        assert made.mainloop.pairs == pairs
 
 
 def test_a_thread_has_pairs_of_any_distance() -> None:
@@ -385,8 +385,7 @@ LEFT = {
     "numbers of batches": ("D = acc + iota(l)", "coordinates and random numbers depend on the batch"),
     "random numbers": ("D = dropout(acc, 0.1, seed, offset)", "coordinates and random numbers depend on the batch"),
     "vectors": ("in s: f32[n]; out D, a: f32[n]; D = acc; a = exp(s)", "`a` is a vector that is stored"),
-    "a wide result": ("out D: f32; D = acc", "`D` is moved element by element"),
-    "two matrices": ("in x[m, n]; D = acc + C + x", "is a further matrix"),
+    "columns": ("out D[n, m]; D = acc", "`D` is moved element by element"),
 }
 
 

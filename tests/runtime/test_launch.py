@@ -17,7 +17,7 @@ C = torch.zeros(40, 16, dtype=torch.float16)
 
 
 def test_every_member_gets_its_value(launches) -> None:
-    op = evt.gemm("in gamma = 3; D = relu(alpha*acc + beta*C) + gamma*residual")
+    op = evt.gemm("in gamma = 3; D = relu(alpha*acc + beta*C) + gamma*residual", route="evt-3x")
     wide = torch.zeros(40, 32, dtype=torch.float16)[:, 8:24]
     beta = torch.ones(1)
     D = op(A, B, residual=wide, alpha=1.5, C=C, beta=beta)  # noqa: N806

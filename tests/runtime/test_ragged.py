@@ -233,8 +233,8 @@ def test_descriptors() -> None:
     found = shape(made, {**sizes, **steps}, 132)
     maps = {each.member: each for each in found.maps}
     assert maps["b"].extents == (DEPTH, COLUMNS, GROUPS)
-    assert maps["source"].extents == (COLUMNS, ROWS)
-    d, part = maps["destination"], maps["source"].box[1]
+    assert maps["loads[0]"].extents == (COLUMNS, ROWS)
+    d, part = maps["stores[0]"], maps["loads[0]"].box[1]
     assert (d.extents, d.box) == ((COLUMNS, part, ROWS + 1), (64, part, 1))
     assert d.strides == (2 * COLUMNS, 2 * COLUMNS)
     assert d.before == 2 * COLUMNS * part

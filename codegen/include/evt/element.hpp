@@ -126,6 +126,36 @@ CUTLASS_DEVICE void store_two(T type, uint32_t& to, Value first, Value second) {
   }
 }
 
+/// The bits of a value in a register, and the value.
+CUTLASS_DEVICE uint32_t bits_of(float value) { return __float_as_uint(value); }
+CUTLASS_DEVICE uint32_t bits_of(int32_t value) { return uint32_t(value); }
+template <class Value>
+CUTLASS_DEVICE Value of_bits(uint32_t bits) {
+  if constexpr (std::is_same_v<Value, float>) {
+    return __uint_as_float(bits);
+  } else {
+    return Value(bits);
+  }
+}
+
+/// The element of 32 bits of a value, and the value of an element of 8 or 32 bits, in a word.
+template <class T, class Value>
+CUTLASS_DEVICE uint32_t to_word(Value value) {
+  T stored;
+  store(stored, value);
+  return bits_of(stored);
+}
+template <class T>
+CUTLASS_DEVICE Register<T> of_word(uint32_t word) {
+  if constexpr (sizeof(T) == 4) {
+    return of_bits<T>(word);
+  } else if constexpr (std::is_same_v<Register<T>, int32_t>) {
+    return load(T(word));
+  } else {
+    return load(T{uint8_t(word)});
+  }
+}
+
 template <class T>
 CUTLASS_DEVICE float load_first(uint32_t two) {
   return load(T{uint16_t(two)});

@@ -90,6 +90,41 @@ struct Places {
 /// The bytes of packed bits of a row of a block of 64 columns.
 inline constexpr int kWordBytes = 8;
 
+/// The types of the elements of matrices.
+template <class... Each>
+struct Elements {};
+
+/// A type as a list; `void` as an empty one.
+template <class Element>
+struct OneElement {
+  using type = Elements<Element>;
+};
+template <>
+struct OneElement<void> {
+  using type = Elements<>;
+};
+template <class Element>
+using ElementsOf = typename OneElement<Element>::type;
+
+template <class First, class Rest>
+struct JoinedElements;
+template <class... First, class... Rest>
+struct JoinedElements<Elements<First...>, Elements<Rest...>> {
+  using type = Elements<First..., Rest...>;
+};
+
+/// The matrices that a kernel loads and stores for an epilogue: C and D, and then further ones if the epilogue has them.
+template <class Epilogue, class = void>
+struct Moved {
+  using Loads = ElementsOf<typename Epilogue::Source>;
+  using Stores = ElementsOf<typename Epilogue::Destination>;
+};
+template <class Epilogue>
+struct Moved<Epilogue, std::void_t<typename Epilogue::FurtherLoads>> {
+  using Loads = typename JoinedElements<ElementsOf<typename Epilogue::Source>, typename Epilogue::FurtherLoads>::type;
+  using Stores = typename JoinedElements<ElementsOf<typename Epilogue::Destination>, typename Epilogue::FurtherStores>::type;
+};
+
 /// Whether the epilogue loads packed bits of a tile before the consumer multiplies.
 template <class Epilogue, class = void>
 struct LoadsBits : std::false_type {};

@@ -99,7 +99,7 @@ class Auxiliary(Step):
 
     @property
     def reads_rows(self) -> bool:
-        return not self.passes or self.access is Access.DIRECT
+        return self.access is not Access.TILE
 
     @property
     def element(self) -> DType:

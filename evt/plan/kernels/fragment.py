@@ -1,6 +1,7 @@
 """The epilogue of evt's own kernels, which visits the elements of a thread one after the other: see fragment.hpp.
 
-The kernel itself moves D, and C if both have 16 bits. Threads move other matrices element by element.
+The kernel itself moves D, and C if both have 16 bits; a product moves all matrices whose rows are aligned. Threads move
+other matrices element by element.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from evt.plan.geometry.halo import SHARED_BYTES, VECTOR
 from evt.plan.kernels.draft import Collective, Draft
 from evt.plan.kernels.epilogue_3x import tensor
 from evt.plan.plan import Tensor
-from evt.plan.staged import is_staged, is_unaligned
+from evt.plan.staged import MOST_STAGED, MOST_STAGED_BY_ROWS, is_staged, is_unaligned, staged_by_product
 
 #: The elements of 16 bits of a word that a thread stores.
 _MOST_STORED = 2
@@ -43,22 +44,27 @@ def stored_by_threads(draft: Draft) -> int:
 
 
 def fragment_epilogue(
-    draft: Draft, *, paired: bool = False, is_stored: bool = False, has_source: bool = True
+    draft: Draft, *, paired: bool = False, is_stored: bool = False, has_source: bool = True, moves_all: bool = False
 ) -> Collective:
     """Return the epilogue of a kernel that takes all shared memory.
 
     ``paired``: it stores a D of half the columns; ``is_stored``: it stores a D that TMA cannot store.
-    ``has_source``: it may load C.
+    ``has_source``: it may load C. ``moves_all``: it may move other matrices than C and D, too.
     """
-    source = _source(draft, is_stored) if has_source and not paired else None
+    moved = _moved(draft, is_stored, moves_all and not paired)
+    loads = [value for value in moved if isinstance(value, Input)]
+    source = loads[0].name if loads and has_source and not paired else None
     c = tensor(draft, source) if source else None
     if paired:
         d: Tensor | None = _half_tensor(draft, draft.primary)
     else:
-        d = tensor(draft, draft.primary) if is_stored or _is_staged(draft, draft.dag.primary) else None
+        d = tensor(draft, draft.primary) if is_stored or draft.dag.primary in moved else None
+    staged = {draft.primary} if d is not None else set[str]()
+    if moves_all:
+        staged |= {value.name for value in moved}
 
     def access(step: Auxiliary) -> Access:
-        return Access.TILE if d is not None and step.tensor == draft.primary else Access.DIRECT
+        return Access.TILE if step.tensor in staged else Access.DIRECT
 
     program = epilogue_program(
         draft,
@@ -79,11 +85,14 @@ def _half_tensor(draft: Draft, name: str) -> Tensor:
     return Tensor(draft.dtype(name), True, layout.alignment, pointer, strides)
 
 
-def _source(draft: Draft, is_stored: bool) -> str | None:
-    """Return the input that the kernel loads as C: the first one possible, if the kernel stores D."""
-    if not is_stored and not _is_staged(draft, draft.dag.primary):
-        return None
-    return next((value.name for value in draft.dag.inputs if _is_staged(draft, value)), None)
+def _moved(draft: Draft, is_stored: bool, moves_all: bool) -> list[Input | Output]:
+    """Return the matrices that TMA can move, D first: all that have room in the buffers, or those like C and D."""
+    if moves_all:
+        by_rows = draft.config.schedule == "own_rows"
+        return staged_by_product(draft.problem, MOST_STAGED_BY_ROWS if by_rows else MOST_STAGED)
+    stores = _is_staged(draft, draft.dag.primary)
+    found: list[Input | Output] = [draft.dag.primary] * stores
+    return found + [value for value in draft.dag.inputs if (is_stored or stores) and _is_staged(draft, value)]
 
 
 def _is_staged(draft: Draft, value: Input | Output) -> bool:

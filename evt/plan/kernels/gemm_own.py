@@ -31,7 +31,7 @@ class OwnProductKernel:
         product = matrix_product(draft)
         frame = KernelTemplate("own", self.template, 90, SHARED_BYTES)
         loop = replace(_loop(draft, product), batched=self.batched)
-        return draft.finish(frame, loop, fragment_epilogue(draft, paired=loop.pairs > 0))
+        return draft.finish(frame, loop, fragment_epilogue(draft, paired=loop.pairs > 0, moves_all=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from evt.plan.geometry.halo_schedule import LINE_BYTES
 from evt.plan.pairs import in_pairs
 from evt.plan.problem import Problem
 from evt.plan.rules.gemm import contiguous, operands_moved_by_tma
-from evt.plan.rules.own import columns_of_warp, further_matrix, wide_operands
+from evt.plan.rules.own import columns_of_warp, exchange, further_matrix, wide_operands
 from evt.plan.rules.rule import Rule, rule
-from evt.plan.staged import distance_of_pairs, is_paired, is_staged, is_unaligned
+from evt.plan.staged import MOST_STAGED, bytes_of_staged, distance_of_pairs, is_paired, is_staged, is_unaligned
 from evt.plan.verdict import HOLDS, Refusal, Verdict
 
 #: The most pixels of a 1x1 convolution that are copied: 1,568 pixels of 20 and 50 channels take 0.80 and 0.89 of
@@ -85,7 +85,7 @@ def of_batches(problem: Problem) -> Verdict:
     for output in dag.outputs:
         if not output.is_tile:
             return Refusal(f"`{output.name}` is a vector that is stored", output.span)
-    return _moved(problem, is_staged)
+    return _moved(problem, _is_staged)
 
 
 @rule("the operands have 8 or 16 bits")
@@ -94,9 +94,9 @@ def suits_batches(problem: Problem) -> Verdict:
 
 
 @rule(
-    "the operands and the row-major D have 8 or 16 bits; there is one batch; the epilogue reads at most one matrix and "
-    "writes at most one, besides packed bits; it has no blocks of columns and no indexed tensors, and pairs only if D "
-    "stores their values"
+    "the operands have 8 or 16 bits; there is one batch; TMA moves all row-major matrices of at most 32 bits, or "
+    "threads move a residual and D of 16 bits whose rows are not aligned; the epilogue has no blocks of columns and no "
+    "indexed tensors, and pairs only if D stores their values"
 )
 def suits(problem: Problem) -> Verdict:
     """Leave tensors that threads would move element by element to CUTLASS."""
@@ -138,10 +138,14 @@ def _copies_many_pixels(problem: Problem) -> bool:
     return sizes is None or sizes.images * prod(sizes.results) > _MOST_COPIED_PIXELS
 
 
+def _is_staged(problem: Problem, value: Input | Output) -> bool:
+    return is_staged(problem, value, by_product=True)
+
+
 def _is_moved_fast(problem: Problem, value: Input | Output) -> bool:
-    """Return whether TMA moves a matrix as C or D, or threads move rows of a product that copies unaligned operands."""
+    """Return whether TMA moves a matrix, or threads move rows of a product that copies unaligned operands."""
     copies = problem.signature.convolution is None or isinstance(operands_moved_by_tma(problem), Refusal)
-    return is_staged(problem, value) or (copies and is_unaligned(problem, value))
+    return _is_staged(problem, value) or (copies and is_unaligned(problem, value))
 
 
 def _moved(problem: Problem, admitted: Callable[[Problem, Input | Output], bool]) -> Verdict:
@@ -150,7 +154,14 @@ def _moved(problem: Problem, admitted: Callable[[Problem, Input | Output], bool]
     if is_paired(problem):
         return HOLDS
     values: tuple[Input | Output, ...] = (*dag.inputs, *dag.outputs)
-    for value in values:
-        if value.is_tile and value.dtype != B1 and not admitted(problem, value):
+    matrices = [value for value in values if value.is_tile and value.dtype != B1]
+    for value in matrices:
+        if not admitted(problem, value):
             return Refusal(f"`{value.name}` is moved element by element", value.span)
-    return further_matrix(problem) or HOLDS
+    if (together := exchange(problem)) is not None:
+        return Refusal("pairs and blocks of columns are stored element by element", together)
+    if not all(_is_staged(problem, value) for value in matrices):
+        return further_matrix(problem) or HOLDS
+    if (needed := bytes_of_staged(matrices)) > MOST_STAGED:
+        return Refusal(f"an element of the epilogue's matrices has {needed} bytes, and buffers have {MOST_STAGED}")
+    return HOLDS

@@ -239,6 +239,11 @@ inline float __uint_as_float(uint32_t bits) {
   std::memcpy(&x, &bits, sizeof(x));
   return x;
 }
+inline uint32_t __float_as_uint(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
 inline int __float2int_rn(float x) { return int(std::nearbyint(x)); }
 inline int __double2int_rn(double x) { return int(std::nearbyint(x)); }
 inline int min(int a, int b) { return a < b ? a : b; }

@@ -66,12 +66,12 @@ CUTLASS_DEVICE void exchange_and_complete(Params<Traits> const& params, SharedSt
                        set_block_rank(exchanged, to));
   }
   if (work.quads <= 0) return;
-  uint32_t const address = EpilogueStep<Traits>::address(storage.epilogues);
+  typename EpilogueStep<Traits>::Lane const lane(storage.epilogues);
   Pixels<Traits> pixels(params, tile, work.first_step * kStepPixels);
   if constexpr (Traits::kLoadsSource) barrier_wait(storage.source_loaded(0), 0);
   EpilogueStep<Traits> now;
   auto const load = [&](int step) {
-    now.load(epilogue, pixels, address + step * kStepPixels * Traits::kEpilogueRow, Traits::is_whole(step));
+    now.load(epilogue, pixels, lane, step, Traits::is_whole(step));
   };
   load(work.first_step);
   barrier_wait_cluster(exchanged);
@@ -94,7 +94,7 @@ CUTLASS_DEVICE void exchange_and_complete(Params<Traits> const& params, SharedSt
       for (int from = 1; from < Blocks; ++from) sums[j] += sum_of<Accumulator>(words[j / 4][from][j % 4]);
     }
     now.template compute<fragment::kElements>(epilogue, sums);
-    now.store(address + step * kStepPixels * Traits::kEpilogueRow, Traits::is_whole(step));
+    now.store(lane, step, Traits::is_whole(step));
     if constexpr (Traits::kStoresDestination) {
       __syncwarp();
       store_step(params, tile, storage.epilogues, step);

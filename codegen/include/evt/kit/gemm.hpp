@@ -4,7 +4,7 @@
 // A persistent, warp-specialised matrix product for sm90, in clusters that share their loads.
 //
 // The product is transposed: M of WGMMA are columns of D, N are rows. A consumer has up to three blocks of 64 columns.
-// Warp group 0 produces: warp 0 loads stages of A and B by TMA, warps 1 and 2 move C and D, one for each consumer. Warp
+// Warp group 0 produces: warp 0 loads stages of A and B by TMA, warps 1 and 2 move C, D and further matrices. Warp
 // groups 1 and 2 consume. Cooperating consumers share the rows of a tile, each with its columns. Pingpong consumers have
 // a tile each: one multiplies while the other computes its epilogue, and ordered barriers pass the tensor cores on.
 //
@@ -153,8 +153,14 @@ struct Gemm {
       if (Traits::kDual) prefetch_tma_descriptor(params.partner);
       if (Traits::kLoadsFewColumns && params.columns % Traits::kBlockColumns != 0) prefetch_tma_descriptor(params.last);
     }
-    if (Traits::kLoadsSource && warp == 1) prefetch_tma_descriptor(params.source);
-    if (Traits::kStoresDestination && warp == 2) prefetch_tma_descriptor(params.destination);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Traits::kLoads; ++i) {
+      if (warp == 1) prefetch_tma_descriptor(params.loads[i]);
+    }
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Traits::kStores; ++i) {
+      if (warp == 2) prefetch_tma_descriptor(params.stores[i]);
+    }
     // A CTA sends to the CTAs of its row and of its column of the cluster.
     constexpr int kReceivers = Traits::kClusterColumns + Traits::kClusterRows - 1;
     for (int i = warp; i < Traits::kStages; i += Traits::kThreads / 32) {

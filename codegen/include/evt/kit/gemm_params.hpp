@@ -19,6 +19,12 @@
 namespace evt {
 namespace kit {
 
+/// A matrix of the epilogue that TMA moves. `batch_stride` is 0 if batches share it.
+struct MovedMatrix {
+  void const* pointer;
+  int64_t stride, batch_stride;
+};
+
 template <class Traits>
 struct GemmArguments {
   int rows, columns, depth;
@@ -28,12 +34,9 @@ struct GemmArguments {
   int64_t b_stride, b_group_stride;
   void const* partner;  // the matrix of the second columns of pairs, if it is not B
   int64_t partner_stride;
-  void const* c;
-  int64_t c_stride;
-  void* d;
-  int64_t d_stride;
+  MovedMatrix loads[std::max(Traits::kLoads, 1)], stores[std::max(Traits::kStores, 1)];  // C and D first
   int batches;
-  int64_t a_batch_stride, b_batch_stride, c_batch_stride, d_batch_stride;  // 0 if batches share the matrix
+  int64_t a_batch_stride, b_batch_stride;  // 0 if batches share the matrix
   bool once;  // whether elements are completed once: reductions count them, or an output overwrites a matrix that is read
   int32_t const* ends;  // the end of each group's rows, in device memory
   int groups;
@@ -44,7 +47,8 @@ struct GemmArguments {
 
 template <class Traits>
 struct GemmParams {
-  CUtensorMap a, b, last, partner, source, destination;  // last: the columns of B after the whole blocks
+  CUtensorMap a, b, last, partner;  // last: the columns of B after the whole blocks
+  CUtensorMap loads[std::max(Traits::kLoads, 1)], stores[std::max(Traits::kStores, 1)];
   typename Traits::Epilogue::Params epilogue;
   typename Traits::Scales::Params scales;
   int rows, columns;
@@ -55,7 +59,8 @@ struct GemmParams {
   bool encoded, once;
   int32_t const* ends;
   int groups;
-  int batches, a_step, b_step, c_step;  // matrices from one batch to the next: 1, or 0 if batches share one
+  int batches, a_step, b_step;  // matrices from one batch to the next: 1, or 0 if batches share one
+  int load_steps[std::max(Traits::kLoads, 1)];
 };
 
 /// The bytes of A that stay in L2 while B is read, and of L2.
@@ -105,7 +110,7 @@ struct GemmHost {
       params.batches = arguments.batches;
       params.a_step = arguments.a_batch_stride != 0;
       params.b_step = arguments.b_batch_stride != 0;
-      params.c_step = arguments.c_batch_stride != 0;
+      for (int i = 0; i < Traits::kLoads; ++i) params.load_steps[i] = arguments.loads[i].batch_stride != 0;
     }
     params.encoded = encode(arguments, params);
     return params;
@@ -183,36 +188,45 @@ struct GemmHost {
       done = done && filters(arguments.b, rows, b_stride).encode(params.b);
     }
     if constexpr (Traits::kGrouped) done = done && arguments.groups <= kMaxGroups;
-    int const stored = arguments.columns / Traits::kMembers;
-    auto const block = [&](CUtensorMapDataType type, void const* pointer, int64_t stride, int64_t batch_stride) {
-      return matrix(type, Traits::kStoredBytes, pointer, stored, arguments.rows, stride, batch_stride, Traits::kBlockColumns,
-                    Traits::kBoxRows, Traits::kEpilogueRow);
-    };
-    if constexpr (Traits::kLoadsSource) {
-      done = done && block(map_type<typename Traits::Source>(), arguments.c, arguments.c_stride, arguments.c_batch_stride)
-                         .encode(params.source);
-    }
-    if constexpr (Traits::kStoresDestination && Traits::kGrouped) {
+    done = done && encode_moved<false>(typename Traits::Loads{}, arguments, arguments.loads, params.loads, matrix);
+    done = done && encode_moved<Traits::kGrouped>(typename Traits::Stores{}, arguments, arguments.stores, params.stores, matrix);
+    return done;
+  }
+
+  /// Encode the descriptors of the epilogue's matrices. Masked: their parts end with any row of a group.
+  template <bool Masked, class... Elements, class Matrix>
+  static bool encode_moved(fragment::Elements<Elements...>, Arguments const& arguments, MovedMatrix const* from,
+                           CUtensorMap* to, Matrix const& matrix) {
+    bool done = true;
+    (encode_one<Masked, Elements>(done, arguments, *from++, *to++, matrix), ...);
+    return done;
+  }
+
+  template <bool Masked, class Element, class Matrix>
+  static void encode_one(bool& done, Arguments const& arguments, MovedMatrix const& from, CUtensorMap& to,
+                         Matrix const& matrix) {
+    using Staged = typename Traits::Staged::template Matrix<Element>;
+    constexpr int kBytes = sizeof(Element);
+    int const columns = arguments.columns / Traits::kMembers;
+    if constexpr (Masked) {
       // Dimensions 1 and 2 both step by a row. The parts of D end with dimension 1, which can be any row: see store.
       constexpr int kPartRows = Traits::kPartRows;
-      constexpr int kBytes = Traits::kStoredBytes;
-      void const* const begin = static_cast<char const*>(arguments.d) - kBytes * kPartRows * arguments.d_stride;
-      done = done && TmaTensor<3>{map_type<typename Traits::Destination>(), kBytes, begin,
-                                  {stored, kPartRows, arguments.rows + 1},
-                                  {arguments.d_stride, arguments.d_stride}, {Traits::kBlockColumns, kPartRows, 1}, {1, 1},
-                                  Traits::kEpilogueRow}
-                         .encode(params.destination);
-    } else if constexpr (Traits::kStoresDestination) {
-      done = done && block(map_type<typename Traits::Destination>(), arguments.d, arguments.d_stride,
-                           arguments.d_batch_stride)
-                         .encode(params.destination);
+      void const* const begin = static_cast<char const*>(from.pointer) - kBytes * kPartRows * from.stride;
+      done = done && TmaTensor<3>{map_type<Element>(), kBytes, begin, {columns, kPartRows, arguments.rows + 1},
+                                  {from.stride, from.stride}, {Staged::kBoxColumns, kPartRows, 1}, {1, 1},
+                                  Staged::kRowBytes}
+                         .encode(to);
+    } else {
+      done = done && matrix(map_type<Element>(), kBytes, from.pointer, columns, arguments.rows, from.stride,
+                            from.batch_stride, Staged::kBoxColumns, Traits::kBoxRows, Staged::kRowBytes)
+                         .encode(to);
     }
-    return done;
   }
 
   template <class T>
   static constexpr CUtensorMapDataType map_type() {
     if (sizeof(T) == 1) return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+    if (sizeof(T) == 4) return std::is_same_v<T, int32_t> ? CU_TENSOR_MAP_DATA_TYPE_INT32 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
     return std::is_same_v<T, element::f16> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   }
 };

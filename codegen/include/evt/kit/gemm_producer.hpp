@@ -23,6 +23,7 @@ struct GemmProducer {
   using Storage = GemmStorage<Traits>;
   using Work = GemmWork<Traits>;
   using Filters = typename Traits::Filters;
+  using Staged = typename Traits::Staged;
 
   /// Load the stages of all tiles.
   CUTLASS_DEVICE static void load(Params const& params, Storage const& storage, int rank) {
@@ -59,7 +60,7 @@ struct GemmProducer {
     load_runs<Run>(params, storage, rank);
   }
 
-  /// Load C into the buffers of a ring, and store D.
+  /// Load the epilogue's matrices into the buffers of a ring, and store them.
   CUTLASS_DEVICE static void move_parts(Params const& params, Storage const& storage, int rank, int ring) {
     int const first_row = Traits::first_row_of(rank) + Traits::row_of_consumer(ring);
     if (first_row >= Traits::kPixels) return;  // this CTA completes nothing of a split tile
@@ -75,13 +76,11 @@ struct GemmProducer {
     };
     auto const prepare = [&](Work const& work, int part, int index) {
       uint32_t const ready = storage.ready(ring, index);
-      if constexpr (Traits::kLoadsSource) {
-        arrive_and_expect_tx(ready, rows_of(part) * Traits::kEpilogueRow);
-        for (int first = 0; first < rows_of(part); first += Traits::kBoxRows) {
-          load_matrix<1, Traits::kBatched>(storage.buffer(ring, index) + first * Traits::kEpilogueRow, params.source, ready,
-                                           0, kEvictNormal, column_of(work, part), row_of(work, part) + first,
-                                           work.group * params.c_step);
-        }
+      if constexpr (Traits::kLoads > 0) {
+        constexpr int kRowBytes = Traits::kBlockColumns * Staged::loaded_bytes();
+        arrive_and_expect_tx(ready, rows_of(part) * kRowBytes);
+        load_boxes(IndicesTo<Traits::kLoads>{}, params, storage.buffer(ring, index), ready, rows_of(part),
+                   column_of(work, part), row_of(work, part), work.group);
       } else {
         barrier_arrive(ready);
       }
@@ -97,11 +96,9 @@ struct GemmProducer {
       Work const next = is_last ? work : Work(params, storage, number, rank);
       for (int part = 0; part < Traits::kParts; ++part) {
         barrier_wait(storage.written(ring, state.index), state.phase);
-        if constexpr (Traits::kStoresDestination) {
-          for (int first = 0; first < rows_of(part); first += Traits::kBoxRows) {
-            store(params, storage.buffer(ring, state.index) + first * Traits::kEpilogueRow, column_of(work, part),
-                  row_of(work, part) + first, work);
-          }
+        if constexpr (Traits::kStores > 0) {
+          store_boxes(IndicesTo<Traits::kStores>{}, params, storage.buffer(ring, state.index), rows_of(part),
+                      column_of(work, part), row_of(work, part), work);
           tma_store_arrive();
           tma_store_wait();
         }
@@ -263,15 +260,52 @@ struct GemmProducer {
     }
   }
 
-  /// Store a part of D. In groups, its rows before `end` are the last ones of dimension 1, which TMA cuts off.
-  CUTLASS_DEVICE static void store(Params const& params, uint32_t buffer, int column, int row, Work const& work) {
+  /// Call `move(address, column, row)` for the boxes of a matrix in a buffer, from its first column and row.
+  template <class Element, class Move>
+  CUTLASS_DEVICE static void for_each_box(uint32_t buffer, int rows, Move const& move) {
+    using Matrix = typename Staged::template Matrix<Element>;
+    CUTLASS_PRAGMA_UNROLL
+    for (int box = 0; box < Matrix::kBoxes; ++box) {
+      for (int row = 0; row < rows; row += Traits::kBoxRows) {
+        move(buffer + box * Matrix::kBoxBytes + row * Matrix::kRowBytes, box * Matrix::kBoxColumns, row);
+      }
+    }
+  }
+
+  /// Load a part of the epilogue's matrices, from a row and a column on.
+  template <int... Numbers>
+  CUTLASS_DEVICE static void load_boxes(Indices<Numbers...>, Params const& params, uint32_t buffer, uint32_t ready, int rows,
+                                        int column, int row, int batch) {
+    (for_each_box<typename Staged::template Load<Numbers>>(
+         buffer + Staged::template kPlace<Numbers>, rows,
+         [&](uint32_t to, int right, int down) {
+           load_matrix<1, Traits::kBatched>(to, params.loads[Numbers], ready, 0, kEvictNormal, column + right, row + down,
+                                            batch * params.load_steps[Numbers]);
+         }),
+     ...);
+  }
+
+  /// Store a part of the epilogue's matrices.
+  template <int... Numbers>
+  CUTLASS_DEVICE static void store_boxes(Indices<Numbers...>, Params const& params, uint32_t buffer, int rows, int column,
+                                         int row, Work const& work) {
+    (for_each_box<typename Staged::template Store<Numbers>>(
+         buffer + Staged::template kPlace<Traits::kLoads + Numbers>, rows,
+         [&](uint32_t from, int right, int down) {
+           store(params.stores[Numbers], from, column + right, row + down, work);
+         }),
+     ...);
+  }
+
+  /// Store a box of a matrix. In groups, its rows before `end` are the last ones of dimension 1, which TMA cuts off.
+  CUTLASS_DEVICE static void store(CUtensorMap const& map, uint32_t buffer, int column, int row, Work const& work) {
     if constexpr (Traits::kGrouped) {
       int const rows = min(work.end - row, Traits::kPartRows);
-      if (rows > 0) tma_store(params.destination, buffer, column, Traits::kPartRows - rows, row + rows);
+      if (rows > 0) tma_store(map, buffer, column, Traits::kPartRows - rows, row + rows);
     } else if constexpr (Traits::kBatched) {
-      tma_store(params.destination, buffer, column, row, work.group);
+      tma_store(map, buffer, column, row, work.group);
     } else {
-      tma_store(params.destination, buffer, column, row);
+      tma_store(map, buffer, column, row);
     }
   }
 };

@@ -13,6 +13,7 @@
 #include "evt/kit/geometry.hpp"
 #include "evt/kit/scales.hpp"
 #include "evt/kit/sm90.hpp"
+#include "evt/kit/staged.hpp"
 #include "evt/kit/taps.hpp"
 
 namespace evt {
@@ -24,6 +25,8 @@ template <int Distance>
 using LanesOfPairs = fragment::LanesOfPairs<Distance>;
 inline constexpr int kMaxRowBytes = 128;
 inline constexpr int kAlignmentOfSums = 16;
+/// The most bytes of a part of the epilogue's matrices for pingpong consumers. Cooperating ones have half each.
+inline constexpr int kMostPartBytes = 8192;
 /// The most rows of a tile that warps multiply by themselves, and the shared memory of their CTAs.
 inline constexpr int kFewRows = 16, kFewSharedBytes = 115712;
 
@@ -45,13 +48,20 @@ struct GemmTile {
   static constexpr int kPairs = Pairs;
 };
 
-/// The rows of a part of C and D, which has a buffer: the largest divisor of a tile's rows in whole steps up to `most`. If
+/// The rows of a part of the staged matrices, which has a buffer: the largest divisor of a tile's rows in whole steps up to `most`. If
 /// the rows end with half a step, the last part has fewer rows than the others.
 CUTLASS_HOST_DEVICE constexpr int rows_of_part(int rows, int most) {
   if (rows % kStepPixels != 0) return std::min(rows, most);
   int found = kStepPixels;
   for (int each = kStepPixels; each <= most; each += kStepPixels) found = rows % each == 0 ? each : found;
   return found;
+}
+
+/// The most rows of a part: less for several matrices, or wide elements.
+CUTLASS_HOST_DEVICE constexpr int most_rows_of_part(bool pingpong, int staged_bytes) {
+  int const rows = pingpong ? 64 : 32, bytes = pingpong ? kMostPartBytes : kMostPartBytes / 2;
+  int const fitting = bytes / (kFilters * std::max(staged_bytes, 1)) / kStepPixels * kStepPixels;
+  return std::min(rows, std::max(fitting, int(kStepPixels)));
 }
 
 /// The columns of a block of a tile by rows. Rows of 64 columns are swizzled. Other blocks have an odd number of strips, so
@@ -80,8 +90,8 @@ struct GemmTraits {
   using Scales = Scales_;
   using Conversion = Conversion_;
   using Accumulator = typename Mma::Accumulator;
-  using Source = typename Epilogue::Source;
-  using Destination = typename Epilogue::Destination;
+  using Loads = typename fragment::Moved<Epilogue>::Loads;
+  using Stores = typename fragment::Moved<Epilogue>::Stores;
   // Boxes of k in a stage. TMA swizzles rows of at most 128 bytes.
   static constexpr int kBoxes = ceil_div(Depth * Mma::kElementBytes, kMaxRowBytes), kBoxDepth = Depth / kBoxes;
   static constexpr bool kByRows = Tile::kByRows, kByStages = Tile::kByStages;
@@ -128,12 +138,11 @@ struct GemmTraits {
   static constexpr int kMembers = kPaired ? 2 : 1;  // blocks of the product for each block of D
   // Whether a stage has only the columns that exist: another descriptor has those after the whole blocks.
   static constexpr bool kLoadsFewColumns = !kPaired && !kGrouped && !Conversion::kPacked && !Mma::kTransposed;
-  static constexpr bool kLoadsSource = !std::is_void_v<Source>;
-  static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
-  static constexpr bool kStaged = kLoadsSource || kStoresDestination;
-  // Bytes of an element of C and D, which have one buffer, and of a row of a block.
-  static constexpr int kStoredBytes = sizeof(std::conditional_t<kStoresDestination, Destination, element::bf16>);
-  static constexpr int kEpilogueRow = kStoredBytes * kBlockColumns;
+  // Matrices of the epilogue that TMA moves, and the bytes of an element of all in a buffer.
+  static constexpr int kLoads = kit::Staged<Loads, Stores, kBlockColumns, 0>::kLoads;
+  static constexpr int kStores = kit::Staged<Loads, Stores, kBlockColumns, 0>::kStores;
+  static constexpr int kStagedBytes = kit::Staged<Loads, Stores, kBlockColumns, 0>::bytes_of_element();
+  static constexpr bool kStaged = kLoads + kStores > 0;
 
   static constexpr int kRowBytes = kBoxDepth * Mma::kElementBytes;
   static constexpr int kRowsBytes = kPixels * kRowBytes;  // of A in a box
@@ -151,14 +160,16 @@ struct GemmTraits {
   // epilogues take turns, and one for consumers by stages. C of a tile is loaded early. Parts of D wait for the stores of the
   // parts before.
   static constexpr int kRings = kOfStage;
-  static constexpr int kMostRows = kGrouped && kCompleted % kStepPixels != 0 ? kCompleted : kPingpong ? 64 : 32;
+  static constexpr int kMostRows =
+      kGrouped && kCompleted % kStepPixels != 0 ? kCompleted : most_rows_of_part(kPingpong, kStagedBytes);
   static constexpr int kPartRows = kByRows ? kFilters : rows_of_part(kCompleted, kMostRows);
   static constexpr int kPartsOfBlock = kByRows ? 1 : ceil_div(kCompleted, kPartRows);
   static constexpr int kLastRows = kByRows ? kPartRows : kCompleted - (kPartsOfBlock - 1) * kPartRows;
   // TMA moves parts of different rows in boxes of half a step, which are as high as the swizzle's pattern.
   static constexpr int kBoxRows = kLastRows == kPartRows ? kPartRows : kStepPixels / 2;
   static constexpr int kParts = kPartsOfBlock * (kByRows ? kColumnBlocks : kBlocks) / kMembers;
-  static constexpr int kPartBytes = kPartRows * kEpilogueRow;
+  using Staged = kit::Staged<Loads, Stores, kBlockColumns, kPartRows>;
+  static constexpr int kPartBytes = Staged::kBytes;
   // Steps whose elements threads load before they are needed, if no parts of C and D are moved: registers limit them.
   static constexpr int kAhead = kStaged || kBlocks * kSums > 128 ? 1 : 3;
   using Scaled = ScaleTile<Scales, kPixels, kColumns, kByRows, kPairs>;  // the factors of a stage
@@ -178,7 +189,7 @@ struct GemmTraits {
   // Few buffers leave room for stages. C has all that fit beside these. Cooperating consumers wait for its parts.
   static constexpr int kFewOfC = kByRows ? kParts : kPingpong ? 3 : ceil_div(128, kPartRows);
   static constexpr int kFewOfD = kByRows ? 2 : kPingpong ? 3 : 4;
-  static constexpr int kManyBuffers = !kStaged ? 0 : std::min(kParts, kLoadsSource ? kFewOfC : kFewOfD);
+  static constexpr int kManyBuffers = !kStaged ? 0 : std::min(kParts, kLoads > 0 ? kFewOfC : kFewOfD);
   CUTLASS_HOST_DEVICE static constexpr int stages_beside(int buffers) {
     int const others = kRings * buffers * kPartBytes + (kByWarps ? kExchangedBytes : 0);
     int const fitting = (kFreeBytes - others) / (kStageBytes + Scaled::kBytes);
@@ -187,12 +198,15 @@ struct GemmTraits {
     int const together = kByStages ? kConsumers : 1;
     return std::min(kMaxStages, fitting) / together * together;
   }
-  // A fourth stage is worth more than a third buffer.
-  static constexpr bool kFewer = kManyBuffers > 2 && stages_beside(kManyBuffers) == 3 && stages_beside(2) == 4;
+  // A fourth stage is worth more than a third buffer, and stages have room for partial sums.
+  static constexpr int kManyStages = stages_beside(kManyBuffers);
+  static constexpr bool kFewer = kManyBuffers > 2 && (kManyStages < std::min(stages_beside(2), 4) ||
+                                                      kManyStages * kStageBytes < kExchangedBytes);
   static constexpr int kFewBuffers = kFewer ? 2 : kManyBuffers;
   static constexpr int kStages = stages_beside(kFewBuffers);
-  static constexpr int kFitting = (kFreeBytes - kStages * (kStageBytes + Scaled::kBytes)) / (kRings * kPartBytes);
-  static constexpr int kBuffers = kLoadsSource ? std::min(kParts, kFitting) : kFewBuffers;  // of a ring
+  static constexpr int kFitting =
+      (kFreeBytes - kStages * (kStageBytes + Scaled::kBytes)) / std::max(kRings * kPartBytes, 1);
+  static constexpr int kBuffers = kLoads > 0 ? std::min(kParts, kFitting) : kFewBuffers;  // of a ring
   static constexpr int kRingBytes = kBuffers * kPartBytes;
   // Partial sums of CTAs have their own memory if it is free. Else they take that of the stages, once all have multiplied.
   static constexpr bool kSumsBeside =
@@ -204,7 +218,7 @@ struct GemmTraits {
   static constexpr bool kBeginsEarly = !kGrouped && !Scaled::kExists;
   // A consumer of WGMMA releases a stage once it multiplies its next one.
   static_assert(kStages >= (kByStages && !kByWarps ? 2 * kConsumers : 2), "a consumer has two stages");
-  static_assert(!kLoadsSource || kStoredBytes == 2, "C has 16 bits");
+  static_assert(kPartRows % kStepPixels == 0 || kStagedBytes <= 2 || !kGrouped, "parts of groups have few bytes");
   static_assert(kPromotes || !Scales::kMultiply, "factors multiply the sums of a stage");
   static_assert(!Conversion::kPacked || Depth == PackedRows::kDepth, "a stage has whole tiles of packed filters");
   static_assert(Conversion::kPacked || !Scales::kHasZeros, "packed filters have zero points");
@@ -222,7 +236,7 @@ struct GemmTraits {
                              !Mma::kTransposed && !Conversion::kConverts),
                 "consumers by rows promote the sums of operands that are contiguous along k");
   static_assert(!kBatched || (!kGrouped && !Conversion::kPacked), "groups of rows, and packed filters, have no batches");
-  static_assert(!kPaired || ((kByRows ? kColumnBlocks : kBlocks) == 2 && !kLoadsSource && !Mma::kTransposed &&
+  static_assert(!kPaired || ((kByRows ? kColumnBlocks : kBlocks) == 2 && kLoads == 0 && kStores <= 1 && !Mma::kTransposed &&
                              !Conversion::kPacked),
                 "pairs are rows of B in two blocks");
   static_assert(!kDual || (kPairs == 1 && !kManyB), "two matrices have the columns of neighbouring pairs, without batches");

@@ -50,11 +50,8 @@ struct Traits {
   using Mma = Mma_;
   using Epilogue = Epilogue_;
   using Accumulator = typename Mma::Accumulator;
-  // Threads move C and D.
-  using Source = void;
-  using Destination = void;
-  static constexpr bool kLoadsSource = false, kStoresDestination = false, kPaired = false;
-  static constexpr int kEpilogueRow = 0;
+  using Staged = kit::StagedOne<void, void, kit::kFilters>;  // threads move C and D
+  static constexpr bool kPaired = false;
 
   static constexpr bool kByRows = ByRows;
   static constexpr int kStrips = Strips;

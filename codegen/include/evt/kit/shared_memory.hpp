@@ -76,6 +76,12 @@ CUTLASS_DEVICE uint32_t load_shared_half(uint32_t address) {
   return half;
 }
 
+CUTLASS_DEVICE uint32_t load_shared_byte(uint32_t address) {
+  uint32_t byte;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(byte) : "r"(address) : "memory");
+  return byte;
+}
+
 CUTLASS_DEVICE void store_shared_half(uint32_t address, uint32_t half) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(uint16_t(half)) : "memory");
 }

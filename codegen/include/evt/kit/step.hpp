@@ -1,15 +1,16 @@
 #ifndef EVT_KIT_STEP_HPP
 #define EVT_KIT_STEP_HPP
 
-// The steps of the epilogue of a block of 64 columns: from the accumulators to a buffer of C and D in shared memory.
+// The steps of the epilogue of a block of 64 columns: from the accumulators to a buffer of matrices in shared memory.
 
+#include <algorithm>
 #include <cstdint>
-#include <type_traits>
 
 #include "evt/element.hpp"
 #include "evt/fragment.hpp"
 #include "evt/kit/geometry.hpp"
 #include "evt/kit/sm90.hpp"
+#include "evt/kit/staged.hpp"
 
 namespace evt {
 namespace kit {
@@ -19,93 +20,159 @@ template <class Traits>
 struct EpilogueStep {
   using Epilogue = typename Traits::Epilogue;
   using Accumulator = typename Traits::Accumulator;
-  using Source = typename Traits::Source;
-  using Destination = typename Traits::Destination;
-
-  fragment::Places places;
-  typename Epilogue::Fetched fetched;
-  uint32_t words[4];  // of C, then of D
+  using Staged = typename Traits::Staged;
 
   /// Whether D has a column for each pair of columns: a thread has both, and stores the first.
   static constexpr bool kHalf = Traits::kPaired;
-  /// Whether D has elements of 8 bits. A word has the four rows of a column then.
-  static constexpr bool kBytes = sizeof(std::conditional_t<std::is_void_v<Destination>, element::bf16, Destination>) == 1;
-  /// Whether TMA swizzles the chunks of a row: if it has 64 columns.
-  static constexpr bool kSwizzled = Traits::kEpilogueRow % kFilters == 0;
 
-  /// The address of a lane's row of the matrices that ldmatrix and stmatrix move: a chunk of 16 bytes of a pixel's, which
-  /// may be swizzled. A strip of 16 columns has two chunks; a warp's number is its strip. A D with half the columns has one
-  /// chunk of a strip for each `half`. Bytes are stored one by one: a strip has a chunk, and a lane a column of it.
-  CUTLASS_DEVICE static uint32_t address(uint32_t buffer, int strip = threadIdx.x % kWarpGroup / 32, int half = 0) {
-    int const lane = threadIdx.x % 32;
-    if constexpr (kBytes) {
-      int const quad = lane % 4;
-      return buffer + 2 * quad * Traits::kEpilogueRow + chunk(strip, quad) * 16 + 8 * half + lane / 4;
+  /// The addresses of a lane in a buffer, for elements of each size: see StagedMatrix.
+  struct Lane {
+    uint32_t of_bytes, of_halves, of_words;
+
+    /// `strip`: 16 columns. A warp's number is its strip.
+    CUTLASS_DEVICE explicit Lane(uint32_t buffer, int strip = threadIdx.x % kWarpGroup / 32, int half = 0)
+        : of_bytes(buffer + Staged::template Matrix<uint8_t>::template place<kHalf>(strip, half)),
+          of_halves(buffer + Staged::template Matrix<uint16_t>::template place<kHalf>(strip, half)),
+          of_words(buffer + Staged::template Matrix<uint32_t>::template place<kHalf>(strip, half)) {}
+
+    /// The address in a matrix, before the rows of the step are added.
+    template <int Matrix>
+    CUTLASS_DEVICE uint32_t in() const {
+      constexpr int kBytes = Staged::bytes_of(Matrix), kPlace = Staged::place_of(Matrix);
+      return (kBytes == 1 ? of_bytes : kBytes == 2 ? of_halves : of_words) + kPlace;
     }
-    if constexpr (kHalf) return buffer + lane % 16 * Traits::kEpilogueRow + chunk(2 * strip + half, lane % 8) * 16;
-    return buffer + (lane % 8 + lane / 16 * 8) * Traits::kEpilogueRow + chunk(2 * strip + lane / 8 % 2, lane % 8) * 16;
-  }
+  };
 
-  CUTLASS_DEVICE static constexpr int chunk(int number, int row) { return kSwizzled ? number ^ row : number; }
+  fragment::Places places;
+  typename Epilogue::Fetched fetched;
+  uint32_t loaded[Staged::kLoadedWords], stored[Staged::kStoredWords];
+  uint32_t first[std::max(Staged::kStores, 1)];  // of two elements that are stored in a word
 
-  /// `rows` gives the matrix rows of successive steps.
+  /// `rows` gives the matrix rows of successive steps. `step` is the step of the buffer's rows.
   template <class Rows>
-  CUTLASS_DEVICE void load(Epilogue const& epilogue, Rows& rows, uint32_t from, bool is_whole) {
+  CUTLASS_DEVICE void load(Epilogue const& epilogue, Rows& rows, Lane const& lane, int step, bool is_whole) {
     if constexpr (Epilogue::kPlaces) {
       rows.next(places);
       epilogue.fetch(fetched, places);
     }
-    if constexpr (Traits::kLoadsSource) {
-      if (is_whole) {
-        ldmatrix_x4(words, from);
+    load_all(IndicesTo<Staged::kLoads>{}, lane, step, is_whole);
+  }
+
+  /// The elements of the loaded matrices: of C, and of further ones.
+  struct Loads {
+    EpilogueStep const& step;
+
+    CUTLASS_DEVICE auto operator()(int i) const {
+      if constexpr (Staged::kLoads > 0) {
+        return further<-1>(i);
       } else {
-        ldmatrix_x2(words, from);
+        return 0.0f;
+      }
+    }
+
+    template <int Number>
+    CUTLASS_DEVICE auto further(int i) const {
+      using Element = typename Staged::template Load<Number + 1>;
+      uint32_t const* const words = step.loaded + Staged::template kWordsBefore<Number + 1>;
+      if constexpr (sizeof(Element) == 2) {
+        return i % 2 == 0 ? element::load_first<Element>(words[i / 2]) : element::load_second<Element>(words[i / 2]);
+      } else {
+        return element::of_word<Element>(words[i]);
+      }
+    }
+  };
+
+  /// The elements of the stored matrices: of D, and of further ones.
+  struct Stores {
+    EpilogueStep& step;
+
+    template <class Value>
+    CUTLASS_DEVICE void operator()(int i, Value value) const {
+      if constexpr (Staged::kStores > 0) further<-1>(i, value);
+    }
+
+    template <int Number, class Value>
+    CUTLASS_DEVICE void further(int i, Value value) const {
+      using Element = typename Staged::template Store<Number + 1>;
+      if (kHalf && i / 2 % 2 == 1) return;
+      uint32_t* const words = step.stored + Staged::template kWordsBefore<Staged::kLoads + Number + 1>;
+      uint32_t& first = step.first[Number + 1];
+      if constexpr (sizeof(Element) == 4) {
+        words[i] = element::to_word<Element>(value);
+      } else if (i % 2 == 0) {
+        first = element::bits_of(value);
+      } else if constexpr (sizeof(Element) == 1) {  // a word has the four rows of a column
+        uint32_t two, &word = words[i / 2 % 2];
+        element::store_two(Element{}, two, element::of_bits<Value>(first), value);
+        word = i < 4 ? two : word | two << 16;
+      } else {
+        element::store_two(Element{}, words[kHalf ? i / 4 : i / 2], element::of_bits<Value>(first), value);
+      }
+    }
+  };
+
+  template <int Elements>
+  CUTLASS_DEVICE void compute(Epilogue& epilogue, Accumulator const* sums) {
+    epilogue.template visit<Elements>([&](int i) { return sums[i]; }, Loads{*this}, Stores{*this}, fetched, places);
+  }
+
+  CUTLASS_DEVICE void store(Lane const& lane, int step, bool is_whole) const {
+    store_all(IndicesTo<Staged::kStores>{}, lane, step, is_whole);
+  }
+
+ private:
+  template <int... Numbers>
+  CUTLASS_DEVICE void load_all(Indices<Numbers...>, Lane const& lane, int step, bool is_whole) {
+    (load_one<Numbers>(lane, step, is_whole), ...);
+  }
+
+  template <int... Numbers>
+  CUTLASS_DEVICE void store_all(Indices<Numbers...>, Lane const& lane, int step, bool is_whole) const {
+    (store_one<Numbers>(lane, step, is_whole), ...);
+  }
+
+  template <int Number>
+  CUTLASS_DEVICE void load_one(Lane const& lane, int step, bool is_whole) {
+    using Element = typename Staged::template Load<Number>;
+    using Matrix = typename Staged::template Matrix<Element>;
+    uint32_t const from = lane.template in<Number>(), rows_before = step * kStepPixels * Matrix::kRowBytes;
+    uint32_t* const words = loaded + Staged::template kWordsBefore<Number>;
+    if constexpr (sizeof(Element) == 2) {
+      auto& four = reinterpret_cast<uint32_t(&)[4]>(*words);
+      is_whole ? ldmatrix_x4(four, from + rows_before) : ldmatrix_x2(four, from + rows_before);
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < (is_whole ? fragment::kElements : fragment::kElements / 2); ++i) {
+        uint32_t const address = Matrix::address(from, i) + rows_before;
+        words[i] = sizeof(Element) == 4 ? load_shared_word(address) : load_shared_byte(address);
       }
     }
   }
 
-  template <int Elements>
-  CUTLASS_DEVICE void compute(Epilogue& epilogue, Accumulator const* sums) {
-    typename Epilogue::Result first{};
-    auto const source = [&](int i) {
-      if constexpr (Traits::kLoadsSource) {
-        return i % 2 == 0 ? element::load_first<Source>(words[i / 2]) : element::load_second<Source>(words[i / 2]);
-      } else {
-        return 0.0f;
-      }
-    };
-    auto const store = [&](int i, typename Epilogue::Result value) {
-      if constexpr (Traits::kStoresDestination) {
-        if (kHalf && i / 2 % 2 == 1) return;
-        if (i % 2 == 0) {
-          first = value;
-        } else if constexpr (kBytes) {
-          uint32_t two, &word = words[i / 2 % 2];
-          element::store_two(Destination{}, two, first, value);
-          word = i < 4 ? two : word | two << 16;
-        } else {
-          element::store_two(Destination{}, words[kHalf ? i / 4 : i / 2], first, value);
-        }
-      }
-    };
-    epilogue.template visit<Elements>([&](int i) { return sums[i]; }, source, store, fetched, places);
-  }
-
-  CUTLASS_DEVICE void store(uint32_t to, bool is_whole) const {
-    if constexpr (Traits::kStoresDestination && kBytes) {
-      CUTLASS_PRAGMA_UNROLL
-      for (int column = 0; column < (kHalf ? 1 : 2); ++column) {
-        CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < (is_whole ? fragment::kRows : fragment::kRows / 2); ++i) {
-          int const row = i / 2 * 8 + i % 2;
-          store_shared_byte(to + row * Traits::kEpilogueRow + 8 * column, words[column] >> 8 * i);
-        }
-      }
-    } else if constexpr (Traits::kStoresDestination) {
+  template <int Number>
+  CUTLASS_DEVICE void store_one(Lane const& lane, int step, bool is_whole) const {
+    using Element = typename Staged::template Store<Number>;
+    using Matrix = typename Staged::template Matrix<Element>;
+    constexpr int kNumber = Staged::kLoads + Number;
+    uint32_t const to = lane.template in<kNumber>(), rows_before = step * kStepPixels * Matrix::kRowBytes;
+    uint32_t const* const words = stored + Staged::template kWordsBefore<kNumber>;
+    if constexpr (sizeof(Element) == 2) {
+      auto const& four = reinterpret_cast<uint32_t const(&)[4]>(*words);
       if (is_whole) {
-        kHalf ? stmatrix_x2(to, words) : stmatrix_x4(to, words);
+        kHalf ? stmatrix_x2(to + rows_before, four) : stmatrix_x4(to + rows_before, four);
       } else {
-        kHalf ? stmatrix_x1(to, words) : stmatrix_x2(to, words);
+        kHalf ? stmatrix_x1(to + rows_before, four) : stmatrix_x2(to + rows_before, four);
+      }
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < (is_whole ? fragment::kElements : fragment::kElements / 2); ++i) {
+        if (kHalf && i / 2 % 2 == 1) continue;
+        uint32_t const address = Matrix::address(to, i) + rows_before;
+        if constexpr (sizeof(Element) == 4) {
+          store_shared(address, words[i]);
+        } else {
+          store_shared_byte(address, words[i / 2 % 2] >> 8 * (i / 4 * 2 + i % 2));
+        }
       }
     }
   }
@@ -119,11 +186,11 @@ CUTLASS_DEVICE void complete(typename Traits::Epilogue& epilogue, Rows rows,
                              int strip = threadIdx.x % kWarpGroup / 32) {
   constexpr int kSteps = ceil_div(Pixels, kStepPixels);
   auto const is_whole = [](int step) { return (step + 1) * kStepPixels <= Pixels; };
-  uint32_t const address = EpilogueStep<Traits>::address(buffer, strip, half);
+  typename EpilogueStep<Traits>::Lane const lane(buffer, strip, half);
   EpilogueStep<Traits> steps[Ahead + 1];
   auto const load = [&](int step) {
     if (step >= kSteps) return;
-    steps[step % (Ahead + 1)].load(epilogue, rows, address + step * kStepPixels * Traits::kEpilogueRow, is_whole(step));
+    steps[step % (Ahead + 1)].load(epilogue, rows, lane, step, is_whole(step));
   };
   CUTLASS_PRAGMA_UNROLL
   for (int step = 0; step < Ahead; ++step) load(step);
@@ -137,7 +204,7 @@ CUTLASS_DEVICE void complete(typename Traits::Epilogue& epilogue, Rows rows,
     } else {
       now.template compute<fragment::kElements / 2>(epilogue, sums);
     }
-    now.store(address + step * kStepPixels * Traits::kEpilogueRow, is_whole(step));
+    now.store(lane, step, is_whole(step));
   }
 }
 

@@ -13,21 +13,6 @@
 namespace evt {
 namespace kit {
 
-/// The indices 0, 1, ... of a parameter pack.
-template <int... Each>
-struct Indices {};
-
-template <int Number, int... Each>
-struct MakeIndices {
-  using type = typename MakeIndices<Number - 1, Number - 1, Each...>::type;
-};
-template <int... Each>
-struct MakeIndices<0, Each...> {
-  using type = Indices<Each...>;
-};
-template <int Number>
-using IndicesTo = typename MakeIndices<Number>::type;
-
 /// Transpose the four blocks of 8 x 8 sums of 16 rows and 16 columns. The second 8 columns are Second sums behind the first
 /// ones. Lane 4g + q has columns 2q and 2q + 1 of row g of a block, and gets rows 2q and 2q + 1 of column g. Odd rows and
 /// columns are exchanged in the other order, so that each lane gives and gets one sum at a time.
@@ -55,15 +40,15 @@ template <class Traits, int Strips, class Rows>
 CUTLASS_DEVICE void complete_strips(typename Traits::Epilogue* epilogues, Rows const& rows,
                                     typename Traits::Accumulator const* sums, uint32_t buffer) {
   using Step = EpilogueStep<Traits>;
-  uint32_t const of_warp = buffer + threadIdx.x % kWarpGroup / 32 * kStepPixels * Traits::kEpilogueRow;
+  int const first = threadIdx.x % kWarpGroup / 32;  // step of the block's rows
   constexpr int kOfStrip = fragment::kElements / Traits::kMembers;  // sums of each block
-  auto const address_of = [&](int strip) {
-    return Step::address(of_warp, strip / Traits::kMembers, strip % Traits::kMembers);
+  auto const places_of = [&](int strip) {
+    return typename Step::Lane(buffer, strip / Traits::kMembers, strip % Traits::kMembers);
   };
   Step steps[2];
   auto const load = [&](int strip) {
     Rows again = rows;
-    steps[strip % 2].load(epilogues[strip], again, address_of(strip), true);
+    steps[strip % 2].load(epilogues[strip], again, places_of(strip), first, true);
   };
   load(0);
   CUTLASS_PRAGMA_UNROLL
@@ -72,7 +57,7 @@ CUTLASS_DEVICE void complete_strips(typename Traits::Epilogue* epilogues, Rows c
     typename Traits::Accumulator transposed[fragment::kElements];
     transpose_strip<Traits::kPaired ? kFilters / 2 : kOfStrip / 2>(transposed, sums + kOfStrip * strip);
     steps[strip % 2].template compute<fragment::kElements>(epilogues[strip], transposed);
-    steps[strip % 2].store(address_of(strip), true);
+    steps[strip % 2].store(places_of(strip), first, true);
   }
 }
 

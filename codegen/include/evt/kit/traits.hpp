@@ -8,6 +8,7 @@
 #include "cutlass/cutlass.h"
 #include "evt/fragment.hpp"
 #include "evt/kit/geometry.hpp"
+#include "evt/kit/staged.hpp"
 
 namespace evt {
 namespace kit {
@@ -36,6 +37,7 @@ struct KernelTraits {
   static constexpr int kSteps = ceil_div(kPixels, kStepPixels);
   static constexpr int kQuads = kPixels / 8, kQuadBytes = 16;  // four sums of a thread, in half a step
   static constexpr int kEpilogueRow = 2 * kFilters;            // bytes of a pixel of C and D
+  using Staged = StagedOne<Source, Destination, kFilters>;
   static constexpr bool kLoadsSource = !std::is_void_v<Source>;
   static constexpr bool kStoresDestination = !std::is_void_v<Destination>;
   static constexpr int kStored = Stored;

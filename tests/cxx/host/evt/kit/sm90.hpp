@@ -264,6 +264,7 @@ inline float load_shared_float(uint32_t address) { return *reinterpret_cast<floa
 inline void store_shared_float(uint32_t address, float value) { *reinterpret_cast<float*>(host::at(address)) = value; }
 inline uint32_t load_shared_word(uint32_t address) { return *reinterpret_cast<uint32_t*>(host::at(address)); }
 inline uint32_t load_shared_half(uint32_t address) { return *reinterpret_cast<uint16_t*>(host::at(address)); }
+inline uint32_t load_shared_byte(uint32_t address) { return uint8_t(*host::at(address)); }
 inline void load_shared(uint32_t (&to)[2], uint32_t address) { std::memcpy(to, host::at(address), sizeof(to)); }
 inline void load_cluster(uint32_t (&to)[4], uint32_t address) {
   host::require_running(host::rank_of(address));
