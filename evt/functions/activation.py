@@ -7,6 +7,7 @@ kinks equal PyTorch's autograd.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from evt.functions.row import TRANSCENDENTAL, Fact, activation, aten, define, layer
 
@@ -16,6 +17,15 @@ _FAR = 40.0
 _SELU_SCALE = 1.0507009873554805
 #: The sigmoid in `gelu_tanh`, which is `x` times this sigmoid.
 _GATE = "sigmoid(1.5957691216057308 * x * (1 + 0.044715 * x * x))"
+
+
+def _gelu_tanh_slope(t: Any, x: Any) -> Any:
+    near = t.where(t.abs(x) < _FAR, x, 0.0)  # beyond, the second term is 0
+    exponent = math.sqrt(8.0 / math.pi) * (x + 0.044715 * x * x * x)
+    slope = math.sqrt(8.0 / math.pi) * (1.0 + 0.134145 * near * near)
+    gate = t.sigmoid(exponent)
+    return gate + gate * near * t.sigmoid(-exponent) * slope
+
 
 ACTIVATIONS = (
     define(
@@ -157,11 +167,24 @@ ACTIVATIONS = (
         lambda t, x: x * t.sigmoid(math.sqrt(8.0 / math.pi) * (x + 0.044715 * x * x * x)),
         Fact.ZERO_TO_ZERO,
         instructions=TRANSCENDENTAL,
-        derivatives=(f"{_GATE} * (1 + x * (1 - {_GATE}) * (1.5957691216057308 + 0.21406444881780073 * x * x))",),
+        derivatives=("gelu_tanh_slope(x)",),
         targets=[f"{target}(approximate='tanh')" for target in layer("gelu", "GELU")],
         fast=True,
         stock=None,  # GELU_taylor uses tanh.approx
         eager="0.5 * x * (1 + tanh(sqrt(2 / pi) * fma(0.044715, x * x * x, x)))",
+    ),
+    define(
+        "gelu_tanh_slope(x)",
+        "The derivative of `gelu_tanh`: `(1 + t) / 2 + x * (1 - t ** 2) * (0.3989423 + 0.0535161 * x ** 2)` with "
+        "`t = tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3))`.",
+        _gelu_tanh_slope,
+        instructions=TRANSCENDENTAL,
+        derivatives=(
+            f"{_GATE} * (1 - {_GATE}) * (3.1915382432114616 + 0.8562577952712029 * x * x"
+            f" + x * (1 - 2 * {_GATE}) * (1.5957691216057308 + 0.21406444881780073 * x * x) ** 2)",
+        ),
+        targets=(),
+        eager="0.5 * (1 + t) + 0.5 * x * (1 - t * t) * (sqrt(2 / pi) * (1 + 0.134145 * x * x))",
     ),
     define(
         "sigmoid(x)",

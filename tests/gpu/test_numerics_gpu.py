@@ -46,6 +46,7 @@ FUNCTIONS = {
     "gelu(z)": F.gelu,
     "gelu_slope(z)": lambda z: torch.ops.aten.gelu_backward(torch.ones_like(z), z),
     "gelu_tanh(z)": lambda z: F.gelu(z, approximate="tanh"),
+    "gelu_tanh_slope(z)": lambda z: torch.ops.aten.gelu_backward(torch.ones_like(z), z, approximate="tanh"),
     "silu(z)": F.silu,
     "sigmoid(z)": torch.sigmoid,
     "mish(z)": F.mish,

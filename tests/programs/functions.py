@@ -61,6 +61,13 @@ def _sigmoid(t: Any, x: Any) -> Any:
     return 1.0 / (1.0 + t.exp(-x))
 
 
+def _gelu_tanh_slope(t: Any, x: Any) -> Any:
+    near = t.where(t.abs(x) < 1000.0, x, 0.0)  # beyond, the limits: 0 and 1
+    exponent, slope = math.sqrt(8 / math.pi) * (x + 0.044715 * x * x * x), 1.0 + 0.134145 * near * near
+    gate = _sigmoid(t, exponent)
+    return gate + gate * near * _sigmoid(t, -exponent) * (math.sqrt(8 / math.pi) * slope)
+
+
 def _softplus(t: Any, x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
     """Return PyTorch's formula; kernels, with another one, have no overflow below a large threshold."""
     z = x * beta
@@ -229,6 +236,7 @@ FUNCTIONS: Mapping[str, ExactFunction] = {
         )
     ),
     "gelu_tanh": ExactFunction(lambda t, x: x * _sigmoid(t, math.sqrt(8 / math.pi) * (x + 0.044715 * x * x * x))),
+    "gelu_tanh_slope": ExactFunction(_gelu_tanh_slope),
     "sigmoid": ExactFunction(_sigmoid),
     "logsigmoid": ExactFunction(lambda t, x: t.min(x, 0.0) - t.log1p(t.exp(-t.abs(x)))),
     "silu": ExactFunction(lambda t, x: x * _sigmoid(t, x)),

@@ -55,6 +55,7 @@ BOUNDS = {
     "mish": Bound(4, least=2.0**-140),  # exp(x) is denormal below -87
     "gelu": Bound(2, of_x=1),  # Phi has an absolute bound, also where x < 0; so has 1 + erf in PyTorch
     "gelu_slope": Bound(2, least=2.0**-22, least64=2.0**-51),  # it cancels near x = -0.75
+    "gelu_tanh_slope": Bound(4, least=2.0**-21, least64=2.0**-50),  # the same
     "erfc": Bound(4),  # glibc's erfcf
     "lerp": Bound(of_term=lambda a, b, weight: (b - a) * (weight.abs() + 1)),  # the difference is rounded first
     "logit": Bound(3, least=2.0**-22, least64=2.0**-51),  # the quotient is rounded near 1, as in PyTorch

@@ -351,6 +351,16 @@ EVT_HOST_DEVICE T gelu_tanh(T x) {  // (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)), w
   T const exponent = x * fma(T(-0.1029432395800234874), x * x, T(-2.302208198144324889));
   return x * detail::quotient(T(1), T(1) + detail::exp2_flushed(exponent));
 }
+// The slope of -|x|, where the sigmoid 1 / (1 + exp(2u)) is accurate; the slopes of x and -x add up to 1.
+template <class T>
+EVT_HOST_DEVICE T gelu_tanh_slope(T x) {
+  T const t = detail::at_most(abs(x), T(16)), square = t * t;
+  T const exponent = t * fma(T(0.1029432395800234874), square, T(2.302208198144324889));
+  T const gate = detail::quotient(T(1), T(1) + detail::exp2_flushed(exponent));
+  T const slope = fma(T(0.21406444881780074), square, T(1.5957691216057307));
+  T const below = fma(gate * -(t * slope), T(1) - gate, gate);
+  return x > T(0) ? T(1) - below : x == x ? below : x;
+}
 template <class T>
 EVT_HOST_DEVICE T mish(T x) {  // tanh(log1p(e)) = n / (n + 2) with n = e * (e + 2), which is 1 beyond 20
   T e = exp(detail::at_most(x, T(20))), n = e * (e + T(2));

@@ -24,6 +24,12 @@ EVT_HOST_DEVICE float gelu_tanh(float x) {
   float const inner = 0.797884560802865356f * ::fmaf(0.044715f, x * x * x, x);
   return 0.5f * x * (1.0f + ::tanhf(inner));
 }
+EVT_HOST_DEVICE float gelu_tanh_slope(float x) {
+  float const square = x * x;
+  float const tanh = ::tanhf(0.797884560802865356f * (x + 0.044715f * (square * x)));
+  float const right = 0.5f * x * (1.0f - tanh * tanh) * (0.797884560802865356f * (1.0f + 0.134145f * square));
+  return 0.5f * (1.0f + tanh) + right;
+}
 EVT_HOST_DEVICE float mish(float x) { return x * ::tanhf(::log1pf(::expf(x))); }
 EVT_HOST_DEVICE float hardsigmoid(float x) { return clamp(rounded::sum(x, 3.0f), 0.0f, 6.0f) * (1.0f / 6.0f); }
 EVT_HOST_DEVICE float softplus(float x, float beta, float threshold) {
