@@ -200,6 +200,10 @@ LOADED_BIT, LOADED_BIT_PINGPONG = 5e-3, 1e-3
 #: three products in two tiles on an H200 take 2.7e-3 to 3.8e-3, 2026-11-29. A thread with more than these sums has no
 #: registers to load the values ahead: 9 products with layer norm and GELU in 90 kernels on an H200, 2026-11-29.
 _EXCHANGED, _EXCHANGED_LATE, _MOST_AHEAD_SUMS = 3e-3, 12e-3, 152
+#: The instructions from which epilogues call functions, for quotients and roots. The relative time of an instruction in
+#: a thread with more than ``_MOST_AHEAD_SUMS`` sums then: it spills registers. Fitted to Adam's update in 5 tiles of 4
+#: products on an H200, 2026-11-29.
+_CALLING, _SPILLED = 60, 2.5
 #: Bytes that an H100 moves in a microsecond.
 _RATE = FITS["H100"].moved
 #: The library: its launch, and bytes in a microsecond; its stages and epilogues relative to the best tile.
@@ -259,6 +263,12 @@ class Size(NamedTuple):
 def loaded(tile: Tile) -> float:
     """Return the microseconds of an element that a thread loads from a matrix."""
     return _LOADED if tile.sums <= _MOST_EARLY_SUMS else _LOADED_LATE
+
+
+def visited(tile: Tile, instructions: float) -> float:
+    """Return the microseconds of a thread for the instructions of an epilogue for a sum."""
+    spills = instructions > _CALLING and tile.sums > _MOST_AHEAD_SUMS
+    return instructions * INSTRUCTION * (_SPILLED if spills else 1.0)
 
 
 def exchanged(tile: Tile) -> float:

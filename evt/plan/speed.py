@@ -340,9 +340,9 @@ def _launches(loop: OwnProduct, sizes: Mapping[str, int]) -> int:
 def _evaluated(plan: Plan) -> float:
     """Return the microseconds in which a thread of an own product evaluates a sum beyond a light epilogue."""
     assert isinstance(plan.mainloop, OwnProduct)
-    instructions = max(0, plan.epilogue_instructions - _LIGHT) * gemm_speed.INSTRUCTION
-    bits = gemm_speed.BIT * sum(isinstance(step, MaskStore) for step in plan.steps)
     tile = gemm.tile_of(plan.config, plan.operand_bits // 8)
+    instructions = gemm_speed.visited(tile, max(0, plan.epilogue_instructions - _LIGHT))
+    bits = gemm_speed.BIT * sum(isinstance(step, MaskStore) for step in plan.steps)
     of_bit = gemm_speed.LOADED_BIT_PINGPONG if tile.pingpong else gemm_speed.LOADED_BIT
     bits += of_bit * sum(isinstance(step, MaskLoad) for step in plan.steps)
     moved = sum(
