@@ -24,6 +24,7 @@ from evt.plan.geometry.wgrad import (
     WgradGeometry,
     column_tiles,
     filter_tiles,
+    is_pointwise,
     last_edge,
     outputs,
     partial_sums,
@@ -60,9 +61,10 @@ _NUMBERS = (
         "splits",
         "streamed",
         "share",
-        "completed",
         "column_step",
         "blocks_of_tap",
+        "gradient_is_packed",
+        "input_is_packed",
     ),
 )
 MEMBERS = (
@@ -101,7 +103,8 @@ def shape(plan: Plan, sizes: Mapping[str, int]) -> Shape | None:
         return None
     divided = geometry.pitch > geometry.columns and geometry.tiles_wide > 1
     column_step = geometry.columns if part.kind.has_window and not divided else 0
-    numbers = _numbers(problem, part, cluster, geometry.tiles, column_step)
+    packed = (False, False) if part.kind.has_window else _are_packed(loop, sizes, problem)
+    numbers = _numbers(problem, part, cluster, geometry.tiles, column_step, packed)
     strips, sharing = strips_of(problem), sharing_of(cluster.clusters)
     columns = problem.tap_count * problem.channels
     combined = (
@@ -126,7 +129,7 @@ def shape(plan: Plan, sizes: Mapping[str, int]) -> Shape | None:
             _input(loop, sizes, problem, geometry),
         )
     else:
-        maps = _pixels(loop, sizes, problem)
+        maps = _pixels(loop, sizes, problem, packed, cluster.neighbours)
     tiles = ceil_div(problem.filters, TILE_ROWS), strips
     threads = (1 + part.consumers) * _WARP_GROUP
     ctas = (cluster.streamed or numbers["outputs"] * cluster.splits) * cluster.neighbours
@@ -141,7 +144,9 @@ def _strides(operand: Image | PaddedCopy, sizes: Mapping[str, int]) -> list[int]
     return [sizes[stride.name] for stride in operand.strides]
 
 
-def _numbers(problem: Problem, part: WgradTile, cluster: WgradCluster, tiles: int, column_step: int) -> dict[str, int]:
+def _numbers(
+    problem: Problem, part: WgradTile, cluster: WgradCluster, tiles: int, column_step: int, packed: tuple[bool, bool]
+) -> dict[str, int]:
     """Return the members that are numbers of the convolution, of its tiles and of the clusters."""
     kind, height, width = part.kind, problem.height, problem.width
     axes = [getattr(axis, name) for name in ("stride", "dilation", "pad", "output") for axis in (height, width)]
@@ -152,7 +157,8 @@ def _numbers(problem: Problem, part: WgradTile, cluster: WgradCluster, tiles: in
         *(filter_tiles(problem, kind) // neighbours, column_tiles(problem, kind)),
         *(ceil_div(width.taps, part.tap_columns), of_cluster),
         *(neighbours, cluster.ranks, cluster.splits, cluster.streamed, share_of(of_cluster, tiles, cluster)),
-        *(kind.sum_tiles // cluster.ranks, column_step, ceil_div(problem.channels, BLOCK)),
+        *(column_step, ceil_div(problem.channels, BLOCK)),
+        *map(int, packed),
     )
     return dict(zip(_NUMBERS, numbers, strict=True))
 
@@ -174,9 +180,29 @@ def _divisors(problem: Problem, numbers: Mapping[str, int], ctas: int, tiles: in
 # Descriptors.
 
 
-def _pixels(loop: FilterGradient, sizes: Mapping[str, int], problem: Problem) -> tuple[PixelMap, PixelMap]:
+def _are_packed(loop: FilterGradient, sizes: Mapping[str, int], problem: Problem) -> tuple[bool, bool]:
+    """Return whether the pixels of the output's gradient, and of the input, are a dimension of a descriptor."""
+    high, wide = problem.height.output, problem.width.output
+
+    def is_packed(operand: Image | PaddedCopy, columns: int) -> bool:
+        image, row, pixel = _strides(operand, sizes)
+        rows = high == 1 or row == pixel * wide
+        return columns % BLOCK == 0 and rows and (problem.images == 1 or image == pixel * wide * high)
+
+    return is_packed(loop.a, problem.filters), is_pointwise(problem) and is_packed(loop.b, problem.channels)
+
+
+def _pixels(
+    loop: FilterGradient, sizes: Mapping[str, int], problem: Problem, packed: tuple[bool, bool], neighbours: int
+) -> tuple[Map, Map]:
     """Return the descriptors of successive pixels: of the output's gradient and of the input."""
     height, width = problem.height, problem.width
+
+    def blocks_of(member: str, operand: Image | PaddedCopy, columns: int, blocks: int) -> TensorMap:
+        assert isinstance(operand, Image)
+        extents = BLOCK, problem.images * height.output * width.output, columns // BLOCK
+        strides, box = (_strides(operand, sizes)[2], BLOCK), (BLOCK, PIXELS, blocks)
+        return tensor_map(member, operand.pointer, operand.dtype, extents, strides, box, BLOCK_BYTES)
 
     def of(
         member: str,
@@ -193,9 +219,11 @@ def _pixels(loop: FilterGradient, sizes: Mapping[str, int], problem: Problem) ->
         return PixelMap(member, operand.pointer, type_, *of_images, first, last, steps, BLOCK, PIXELS)
 
     edges = (-width.pad, -height.pad), (last_edge(width), last_edge(height)), (width.stride, height.stride)
+    pixels, read = (problem.filters, width.output, height.output), (problem.channels, width.size, height.size)
+    filters, channels = loop.part.kind.filter_blocks, loop.part.channel_blocks // neighbours
     return (
-        of("gradient", loop.a, (problem.filters, width.output, height.output)),
-        of("input", loop.b, (problem.channels, width.size, height.size), *edges),
+        blocks_of("gradient", loop.a, problem.filters, filters) if packed[0] else of("gradient", loop.a, pixels),
+        blocks_of("input", loop.b, problem.channels, channels) if packed[1] else of("input", loop.b, read, *edges),
     )
 
 

@@ -62,7 +62,8 @@ class WgradTile(NamedTuple):
     def kind(self) -> WgradClass:
         """The tile as the geometry sees it."""
         blocks = self.filter_consumers * self.blocks
-        return WgradClass(self.tap_rows, self.tap_columns, blocks, self.channel_blocks, self.parts)
+        instructions = self.tap_columns * self.channel_blocks // self.group
+        return WgradClass(self.tap_rows, self.tap_columns, blocks, self.channel_blocks, self.parts, instructions)
 
 
 #: The tiles without a window, the general one first.

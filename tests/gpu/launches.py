@@ -119,6 +119,13 @@ def convolution(
     return op, a, b, {**found, "C": random(*like.shape)}
 
 
+def filter_gradient(config: str | None = None, channels: int = 40, filters: int = 72) -> Call:
+    """Return the gradient of a 3x3 filter for an image. The number of channels and filters decides the clusters."""
+    chosen = {"config": config} if config else {}
+    of_filter = {"operation": "conv2d_wgrad", "kernel_size": 3, **chosen}
+    return convolution("D = silu(acc) + C", "conv-wgrad-3x", channels, filters=filters, images=1, **of_filter)
+
+
 #: The kinds by name; each makes its call.
 KINDS: dict[str, Callable[[], Call]] = {
     "gemm-3x": lambda: gemm(PLAIN, "evt-3x"),
@@ -186,6 +193,12 @@ KINDS: dict[str, Callable[[], Call]] = {
     "conv-2x-few-channels": lambda: convolution(PLAIN, "conv-evt-2x", channels=3),
     "conv-2x-groups": lambda: convolution(PLAIN, "conv-evt-2x", channels=128, filters=64, groups=2),
     "conv-2x-wgrad": lambda: convolution("D = silu(acc) + C", "conv-evt-2x", operation="conv2d_wgrad", kernel_size=3),
+    "conv-wgrad": lambda: filter_gradient(),
+    "conv-wgrad-parts": lambda: filter_gradient("wgrad_64x128", filters=136),
+    "conv-wgrad-complete": lambda: filter_gradient("wgrad_64x128", 136, 264),
+    "conv-wgrad-exchange": lambda: filter_gradient("wgrad_64x64"),
+    "conv-wgrad-exchange-rows": lambda: filter_gradient("wgrad_128x128", 136, 264),
+    "conv-wgrad-neighbours": lambda: filter_gradient("wgrad_64x128"),
     "conv-2x-stock": lambda: convolution("D = relu(acc + bias)", "conv-stock-2x"),
     "conv-mainloop": lambda: convolution(WORKED, "conv-mainloop-2x"),
 }

@@ -133,14 +133,29 @@ def test_filter_gradients(name, number, record, refused) -> None:
     record((f"{name}-{number}", "own", CASES[name][1], str(tuple(b.shape)), " ".join(f"{each:.2f}" for each in errors)))
 
 
-@pytest.mark.parametrize("name", ["3x3", "1x1", "1x1-strided"])
-def test_given_pitches(name) -> None:
-    """Channels of larger tensors are read in place."""
+#: The first image, channel, row and column of a view, and the sizes beyond it: channels, rows, columns, images.
+VIEWS = {
+    "channels": ((0, 64, 0, 0), (0, 72, 0, 0)),
+    "rows": ((0, 8, 2, 0), (0, 8, 3, 0)),
+    "columns": ((0, 0, 0, 3), (0, 0, 0, 5)),
+    "images": ((1, 0, 0, 0), (2, 0, 1, 0)),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("name", ["3x3", "3x3-128x128", "1x1", "1x1-64x128", "1x1-strided"])
+def test_given_pitches(name: str, view: str) -> None:
+    """Parts of larger tensors are read in place: their pixels may be a dimension of TMA's descriptor, or not."""
     op, a, b, inputs = call(name, 1)
     want = op(a, b, **inputs)
-    wide = [torch.full((x.shape[0], x.shape[1] + 72, *x.shape[2:]), float("nan"), device="cuda") for x in (a, b)]
-    wide = [last(each.to(a.dtype)) for each in wide]
-    for each, tensor in zip(wide, (a, b), strict=True):
-        each[:, 64 : 64 + tensor.shape[1]] = tensor
-    views = [each[:, 64 : 64 + tensor.shape[1]] for each, tensor in zip(wide, (a, b), strict=True)]
-    assert torch.equal(op(*views, **inputs), want)
+    firsts, more = VIEWS[view]
+    views = []
+    for given in (a, b):
+        sizes = [size + extra for size, extra in zip(given.shape, more, strict=True)]
+        wide = last(torch.full(sizes, float("nan"), device="cuda", dtype=given.dtype))
+        views.append(wide[tuple(slice(first, first + size) for first, size in zip(firsts, given.shape, strict=True))])
+        views[-1].copy_(given)
+    for operands in (views, (a, views[1]), (views[0], b)):
+        found = op(*operands, **inputs)
+        pairs = zip(found, want, strict=True) if isinstance(want, tuple) else [(found, want)]
+        assert all(torch.equal(one, other) for one, other in pairs)

@@ -81,6 +81,8 @@ class WgradClass:
     channel_blocks: int
     #: Consumers that multiply different tiles of pixels.
     parts: int
+    #: Instructions of a block of filters, for a row of taps.
+    instructions: int
 
     @property
     def has_window(self) -> bool:
@@ -103,13 +105,20 @@ class WgradClass:
         return self.filter_blocks * BLOCK * self.sum_columns
 
     @property
+    def blocks_read(self) -> int:
+        """Blocks of 64 filters or channels that all instructions read from shared memory for a pixel."""
+        return self.filter_blocks * self.tap_rows * (self.instructions + self.tap_columns * self.channel_blocks)
+
+    @property
     def sum_tiles(self) -> int:
         """Tiles of 8 rows and 32 columns of a CTA, whose sums a warp adds."""
         return self.sums // TILE_SUMS
 
-    def sum_bytes(self, ranks: int) -> int:
-        """Return the shared memory of the sums of all parts of the CTA, and of the sums that others send to it."""
-        return self.parts * self.sums * 4 * (2 * ranks - 1) // ranks
+    @property
+    def join_bytes(self) -> int:
+        """Bytes of the stages through which the consumers of two parts exchange sums: a stage for each."""
+        blocks = self.filter_blocks + self.channel_blocks
+        return self.parts * blocks * PIXELS * BLOCK_BYTES if self.parts > 1 else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +355,12 @@ def is_reached(axis: Axis) -> bool:
     end = last_edge(axis)
     is_rectangle = min(-axis.pad, end) >= LEAST_EDGE and end <= LARGEST_EDGE
     return is_rectangle and (axis.taps - 1) * axis.dilation <= LARGEST_OFFSET
+
+
+def is_pointwise(problem: Problem) -> bool:
+    """Return whether each output pixel reads the input pixel at its place."""
+    steps = max(problem.height.stride, problem.width.stride)
+    return problem.tap_count == 1 and steps == 1 and max(problem.height.pad, problem.width.pad) == 0
 
 
 def successive(problem: Problem, kind: WgradClass) -> WgradGeometry:

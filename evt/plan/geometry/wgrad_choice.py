@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from evt.plan.geometry.convolution import Problem, ceil_div, overlapped
 from evt.plan.geometry.wgrad import (
+    BLOCK,
     BLOCK_BYTES,
     CLUSTERS,
     LARGEST_BOX,
@@ -15,16 +16,15 @@ from evt.plan.geometry.wgrad import (
     MOST_UNITS,
     NEIGHBOURS,
     PIXELS,
-    STAGES_BYTES,
     WgradClass,
     WgradCluster,
     WgradGeometry,
     are_neighbours,
     available,
-    boxes,
     clusters_of,
     cut,
     fits,
+    is_pointwise,
     outputs,
     streamed,
     successive,
@@ -34,35 +34,37 @@ from evt.plan.geometry.wgrad import (
 Int64 = int
 
 #: Multiply-adds of an SM in a cycle. The relative times of instructions of 64 columns, of windows with a stride,
-#: and of consumers that multiply different tiles. Bytes that an SM loads in a cycle, and that memory moves for all
-#: SMs. Cycles of a tile's barriers.
-MULTIPLIED = 2220.0
+#: and of consumers that multiply different tiles. Bytes of shared memory that an SM reads and writes in a cycle.
+#: Cycles in which a thread begins a load. Cycles of the barriers of a tile of a window. Bytes that memory moves for
+#: all SMs in a cycle.
+MULTIPLIED = 2320.0
 NARROW = 1.3
-OF_PARTS = 1.58
-LOADED = 83.0
-MOVED = 2220.0
-OF_TILE = 70.0
-#: The part of a block's loading time that a CTA saves if a neighbour loads the block.
-SAVED = 0.55
+OF_PARTS = 1.55
+SHARED = 170.0
+ISSUED = 135.0
+OF_TILE = 140.0
+MOVED = 2150.0
 #: Cycles of a CTA for each sum that it completes, and for each sum that it sends to another CTA. Cycles for each
 #: partial sum that it writes from registers, and for a tile of the gradient of a cluster that has parts of several.
 #: Cycles of the second kernel, and the bytes of partial sums that all SMs write and read in a cycle. The constants
-#: are fitted to times of tiles and clusters for ResNet-50's layers with 32 and 256 images on an H200, 2026-11-29. For
-#: 20 other layers, the chosen tile takes 1.01 of the fastest one's time, at most 1.06.
-OF_SUM = 0.4
-SENT = 1.1
-OF_PARTIAL = 0.36
-OF_PART = 25000.0
-SECOND = 4900.0
-SUMMED = 3400.0
+#: are fitted to times of tiles and clusters for ResNet-50's layers with 32 and 256 images, and for 20 other layers,
+#: on an H200, 2026-11-29.
+OF_SUM = 0.41
+SENT = 1.4
+OF_PARTIAL = 0.17
+OF_PART = 15000.0
+SECOND = 8100.0
+SUMMED = 3300.0
 
 
-def loaded_blocks(problem: Problem, kind: WgradClass, neighbours: int) -> float:
-    """Return the blocks of 64 channels that a CTA loads for each pixel, without the halo. Blocks that a neighbour
-    loads count in part.
+def loads(problem: Problem, kind: WgradClass, neighbours: int) -> int:
+    """Return the loads of a stage that a CTA begins: one for all blocks of a packed operand, or one for each block.
+
+    Tensors are taken to be packed.
     """
-    count = kind.channel_blocks * boxes(problem.height, kind.tap_rows) * boxes(problem.width, kind.tap_columns)
-    return float(kind.filter_blocks) + float(count) * (1.0 - SAVED * (1.0 - 1.0 / float(neighbours)))
+    gradient = 1 if problem.filters % BLOCK == 0 else kind.filter_blocks
+    packed = is_pointwise(problem) and problem.channels % BLOCK == 0
+    return gradient + (1 if packed else ceil_div(kind.channel_blocks, neighbours))
 
 
 def second_cycles(problem: Problem, partials: float) -> float:
@@ -73,20 +75,21 @@ def second_cycles(problem: Problem, partials: float) -> float:
 
 def mainloop_cycles(problem: Problem, kind: WgradClass, cluster: WgradCluster, pixels: float) -> float:
     """Return the clock cycles of a CTA for some pixels, without the halos of windows."""
-    bytes_loaded = pixels * loaded_blocks(problem, kind, cluster.neighbours) * BLOCK_BYTES
     slower = OF_PARTS if kind.parts > 1 else 1.0
-    work = overlapped(pixels * kind.sums / MULTIPLIED * slower, bytes_loaded / LOADED, 0.0)
-    return float(work) + pixels / PIXELS * OF_TILE
+    moved = pixels * (kind.blocks_read + kind.filter_blocks + kind.channel_blocks) * BLOCK_BYTES
+    begun = pixels / PIXELS * ISSUED * loads(problem, kind, cluster.neighbours)
+    work = overlapped(pixels * kind.sums / MULTIPLIED * slower, begun, moved / SHARED)
+    return float(work)
 
 
-def writes_partial(kind: WgradClass, cluster: WgradCluster) -> bool:
+def writes_partial(cluster: WgradCluster) -> bool:
     """Return whether consumers write partial sums from their registers: one CTA of each cluster has the tile."""
-    return not kind.has_window and cluster.ranks == 1 and cluster.clusters > 1
+    return cluster.ranks == 1 and cluster.clusters > 1
 
 
 def completion_cycles(kind: WgradClass, cluster: WgradCluster) -> float:
     """Return the clock cycles of a CTA after the last pixels of a tile of the gradient."""
-    if writes_partial(kind, cluster):
+    if writes_partial(cluster):
         return OF_PARTIAL * kind.sums
     completed = float(kind.parts * kind.sums) / cluster.ranks
     return completed * (OF_SUM + SENT * (cluster.ranks - 1))
@@ -122,7 +125,7 @@ def is_fast(kind: WgradClass, cluster: WgradCluster) -> bool:
     """Return whether a cluster fits, and may be the fastest: a CTA writes partial sums faster than it sends sums."""
     sends = cluster.ranks > 1
     writes = kind.streams and cluster.clusters > 1
-    if sends and (writes or kind.sum_bytes(cluster.ranks) > STAGES_BYTES):
+    if sends and writes:
         return False
     return cluster.neighbours == 1 or (not sends and cluster.clusters <= MOST_OF_NEIGHBOURS)
 
@@ -150,10 +153,10 @@ def cycles(kind: WgradClass, made: WgradGeometry, cluster: WgradCluster) -> floa
     """Return the clock cycles of a CTA's tiles of pixels."""
     of_input = kind.channel_blocks * made.boxes_high * made.boxes_wide * made.box_pixels
     of_gradient = kind.filter_blocks * made.gradient_pixels
-    loaded = float(of_gradient) + float(of_input) / float(cluster.neighbours)
     multiplied = float(made.depth) * kind.sums / MULTIPLIED * (NARROW if made.boxes_wide > 1 else 1.0)
+    moved = float(made.depth * kind.blocks_read + of_gradient + of_input) * BLOCK_BYTES
     few = 1.2 if made.stages < 3 else 1.0
-    each = float(overlapped(multiplied, loaded * BLOCK_BYTES / LOADED, 0.0)) * few + OF_TILE
+    each = float(overlapped(multiplied, moved / SHARED, 0.0)) * few + OF_TILE
     return float(ceil_div(made.tiles, cluster.splits)) * each
 
 

@@ -83,14 +83,17 @@ inline void wait_for_change(unsigned const& number) {
   if (_setjmp(thread.point) == 0) _longjmp(block->caller, 1);
 }
 
+/// Arrive at a barrier without waiting. Return whether all threads have arrived.
+inline bool arrive(Barrier& barrier) {
+  if (++barrier.waiting < barrier.expected) return false;
+  barrier.waiting = 0;
+  ++barrier.passed;
+  ++block->progress;
+  return true;
+}
+
 inline void wait(Barrier& barrier) {
-  if (++barrier.waiting == barrier.expected) {
-    barrier.waiting = 0;
-    ++barrier.passed;
-    ++block->progress;
-  } else {
-    wait_for_change(barrier.passed);
-  }
+  if (!arrive(barrier)) wait_for_change(barrier.passed);
 }
 
 /// Arrive at the cluster's barrier, and wait for the others later.

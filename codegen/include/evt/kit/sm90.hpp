@@ -93,6 +93,16 @@ CUTLASS_DEVICE uint64_t load_global(void const* from, bool holds) {
   return word;
 }
 
+/// Arrive at a named barrier of the CTA, or wait for it: of a number of threads, whole warps.
+template <int Name>
+CUTLASS_DEVICE void named_barrier_arrive(int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"n"(Name), "r"(threads) : "memory");
+}
+template <int Name>
+CUTLASS_DEVICE void named_barrier_sync(int threads) {
+  asm volatile("bar.sync %0, %1;" ::"n"(Name), "r"(threads) : "memory");
+}
+
 /// Wait for the threads of a consumer, a warpgroup.
 CUTLASS_DEVICE void consumer_sync(int consumer) { asm volatile("bar.sync %0, 128;" ::"r"(2 + consumer) : "memory"); }
 
@@ -134,6 +144,13 @@ CUTLASS_DEVICE void store_async(uint32_t to, uint32_t const (&words)[4], uint32_
 CUTLASS_DEVICE void store_async(uint32_t to, float2 two, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
                ::"r"(to), "f"(two.x), "f"(two.y), "r"(barrier)
+               : "memory");
+}
+
+/// Write four numbers to the memory of a CTA, whose barrier counts the bytes.
+CUTLASS_DEVICE void store_async(uint32_t to, float4 const& four, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
+               ::"r"(to), "f"(four.x), "f"(four.y), "f"(four.z), "f"(four.w), "r"(barrier)
                : "memory");
 }
 

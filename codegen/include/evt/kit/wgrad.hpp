@@ -4,11 +4,11 @@
 // The gradient of a convolution's filters for sm90: see plan/geometry/wgrad.py. M of WGMMA are filters, N are channels of
 // one tap or of several, k are pixels.
 //
-// The CTAs of a cluster share a tile of the gradient. Each has sums over some pixels, and completes a part of the tile:
-// TMA copies the sums of the other CTAs to its shared memory, and it adds all in a fixed order. Then it computes the
-// epilogue. If several clusters share a tile, the CTA writes partial sums instead, and a second kernel adds them and
-// computes the epilogue. A cluster may have several tiles of filters. Their CTAs load the same stages of the input
-// together: each loads some of its blocks for all of them, and waits for the consumers of all of them to release a stage.
+// The CTAs of a cluster share a tile of the gradient. Each has sums over some pixels. Two CTAs send each other half of
+// their sums, and each completes half of the tile. If several clusters share a tile, they write partial sums, and a
+// second kernel adds them and computes the epilogue. A cluster may have several tiles of filters. Their CTAs load the
+// same stages of the input together: each loads some of its blocks for all of them, and waits for the consumers of all of
+// them to release a stage.
 //
 // Warp group 0 of the first kernel produces: a thread loads stages by TMA. Other warp groups consume: each has a row of
 // taps, some blocks of filters, or some of the tiles of pixels.
@@ -117,7 +117,6 @@ struct Wgrad {
     params.splits = cluster.splits();
     params.streamed = cluster.streamed;
     params.share = share_of(params.outputs, geometry.tiles, cluster);
-    params.completed = Tile::kClass.sum_tiles() / cluster.ranks;
     params.blocks_of_tap = ceil_div(problem.channels, kBlock);
     params.by_cluster_size = kit::FastDivisor::of(cluster.ctas());
     params.by_outputs = kit::FastDivisor::of(params.outputs);
@@ -185,17 +184,19 @@ struct Wgrad {
 
     CUTLASS_DEVICE void operator()(Params const& params, char* shared_memory) const {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+      if (threadIdx.x == 0) {
+        kit::prefetch_tma_descriptor(params.gradient);
+        kit::prefetch_tma_descriptor(params.input);
+      }
       Storage const storage(params.geometry, shared_memory);
       Work const work(params);
       int const warp = kit::canonical_warp_idx_sync();
       if (warp < kWarps) {
-        if (threadIdx.x == 0) {
-          kit::prefetch_tma_descriptor(params.gradient);
-          kit::prefetch_tma_descriptor(params.input);
-        }
-        // Find the places of the first loads while the consumers initialize the barriers.
+        // A warp initializes the barriers while another one finds the places of the first loads.
+        if (warp == 1) initialize(params, storage);
         Output output = work.first_output(params);
         typename Stages::Loads loads(params, work, output);
+        if (warp == 0) kit::named_barrier_sync<kInitialized>(64);
         begin(params);
         kit::warpgroup_reg_dealloc<kProducerRegisters>();
         if (warp == 0 && kit::elect_one_sync()) {
@@ -207,17 +208,10 @@ struct Wgrad {
           if (params.neighbours > 1) wait_for_releases(params, storage, state);
         }
         __syncwarp();
-        if (!writes_partial(params)) {
-          if (meets_late(params)) kit::cluster_wait();
-          __syncthreads();
-          bool const exchanges = params.ranks > 1 && warp == 0;
-          if (exchanges) Completion::announce(params, storage, work);
-          __syncthreads();
-          if (exchanges && kit::elect_one_sync()) Completion::send(params, storage, work);
-          __syncwarp();
-        }
+        if (meets_late(params)) kit::cluster_wait();
       } else {
-        initialize(params, storage, warp - kWarps);
+        Stages::initialize(params, storage);
+        kit::named_barrier_sync<0>(kInitializing);
         begin(params);
         kit::warpgroup_reg_alloc<kConsumerRegisters>();
         Output output = work.first_output(params);
@@ -227,52 +221,43 @@ struct Wgrad {
           typename Multiplication::Sums sums;
           Multiplication::for_each(sums, [](float& sum) { sum = 0; });
           Multiplication::multiply(params, storage, work, output, consumer, state, sums);
-          if (writes_partial(params)) {
-            if constexpr (Tile::kParts == 2) Completion::join(storage, consumer, sums);
-            Completion::write(params, output, consumer, sums);
-            continue;
-          }
+          if constexpr (Tile::kParts == 2) Completion::join(storage, consumer, sums);
           if (meets_late(params)) kit::cluster_wait();
-          __syncthreads();  // all consumers have read the stages
-          Completion::keep(storage, consumer, sums);
-          __syncthreads();  // all sums are there
-          Completion::complete(params, storage, work, output, warp - kWarps);
+          if (params.ranks == 1 && params.combined.splits > 1) {
+            Completion::write(params, output, consumer, sums);
+          } else {
+            Completion::complete(params, storage, work, output, consumer, sums);
+          }
         } while (work.next_output(params, output));
-      }
-      if (params.ranks > 1) {  // TMA copies sums from this CTA's memory
-        kit::cluster_arrive_relaxed();
-        kit::cluster_wait();
       }
 #endif
     }
 
    private:
-    /// Whether consumers write their sums from their registers: one CTA of each cluster has the tile.
-    CUTLASS_DEVICE static bool writes_partial(Params const& params) {
-      return !Tile::kHasWindow && params.ranks == 1 && params.combined.splits > 1;
-    }
-
     /// Whether CTAs need to have started only when they exchange sums.
     CUTLASS_DEVICE static bool meets_late(Params const& params) { return params.ranks > 1 && params.neighbours == 1; }
 
-    /// Initialize the stages and their barriers, by the warps of the consumers.
-    CUTLASS_DEVICE static void initialize(Params const& params, Storage const& storage, int warp) {
-      constexpr int kInitializing = Tile::kConsumers * kWarps;
+    // Named barriers: of the consumers, and of the warp that loads.
+    static constexpr int kInitialized = 3, kInitializing = Tile::kConsumers * kWarpGroup + 32;
+
+    /// Initialize the barriers, by a warp. Other warps wait at named barriers.
+    CUTLASS_DEVICE static void initialize(Params const& params, Storage const& storage) {
       if (kit::elect_one_sync()) {
         CUTLASS_PRAGMA_NO_UNROLL
-        for (int stage = warp; stage < params.geometry.stages; stage += kInitializing) {
+        for (int stage = 0; stage < params.geometry.stages; ++stage) {
           kit::barrier_init(storage.full(stage), 1);
           kit::barrier_init(storage.empty(stage), kWarps * Tile::kConsumers / Tile::kParts * params.neighbours);
         }
-        if (warp == kInitializing - 1 && params.ranks > 1) Completion::initialize(params, storage);
+        if (params.ranks > 1) Completion::initialize(storage);
         kit::fence_barrier_init();
       }
-      Stages::initialize(params, storage);
+      __syncwarp();
+      kit::named_barrier_arrive<kInitialized>(64);
+      kit::named_barrier_arrive<0>(kInitializing);
     }
 
-    /// Wait until barriers are initialized, and until the kernel before has ended.
+    /// Wait until the kernel before has ended, and until the barriers of the CTAs that share stages are initialized.
     CUTLASS_DEVICE static void begin(Params const& params) {
-      __syncthreads();
       if (params.cluster_size() > 1) kit::cluster_arrive_relaxed();
       if (params.neighbours > 1) kit::cluster_wait();  // other CTAs load into this one's stages
       pdl::wait_for_kernel_before();

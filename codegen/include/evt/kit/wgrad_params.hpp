@@ -27,7 +27,7 @@ struct WgradTile {
   static constexpr int kThreads = (1 + kConsumers) * kWarpGroup;
   static constexpr int kInstructions = TapColumns * ChannelBlocks / Group;  // of a block of filters
   static constexpr bool kHasWindow = TapRows * TapColumns > 1;
-  static constexpr WgradClass kClass{TapRows, TapColumns, kFilterBlocks, ChannelBlocks, Parts};
+  static constexpr WgradClass kClass{TapRows, TapColumns, kFilterBlocks, ChannelBlocks, Parts, kInstructions};
   static_assert(TapColumns * ChannelBlocks % Group == 0, "instructions have equally many blocks");
   static_assert(!kHasWindow || ChannelBlocks == 1, "the taps of a window share a block of channels");
 };
@@ -45,9 +45,9 @@ struct WgradParams {
   int splits;
   int streamed;     // clusters that share all tiles of the gradient; 0: a cluster has one tile
   int share;        // tiles of pixels of a CTA, at most: of one tile of the gradient, or of all
-  int completed;    // tiles of sums that each CTA of a cluster completes
   int column_step;  // columns of the gradient's descriptor from tile to tile: 0 if tiles are a dimension
   int blocks_of_tap;  // of channels
+  int gradient_is_packed, input_is_packed;  // their pixels and blocks are dimensions of the descriptor
   kit::FastDivisor by_cluster_size, by_outputs, by_filter_tiles, by_image_pixels, by_output_width;
   kit::FastDivisor by_blocks_of_tap, by_taps_wide, by_tiles, by_share;
   float* sums;
@@ -58,15 +58,11 @@ struct WgradParams {
 };
 
 /// The shared memory of a CTA: stages, and their barriers. Once all stages are multiplied, the CTA's sums are in their
-/// place, followed by the sums that other CTAs of the cluster send.
+/// place, after the stages through which its parts join.
 template <class Tile>
 struct WgradStorage {
-  static constexpr int kStrips = Tile::kClass.sum_columns() / kTileColumns;  // of the CTA
   static constexpr int kTileRows = Tile::kFilterBlocks * kBlock / wgrad::kTileRows;  // tiles of a strip follow each other
   static constexpr int kTiles = Tile::kClass.sum_tiles(), kTileBytes = kTileSums * 4;
-  // Chunks of the tiles that a CTA sends to another one, of two tiles or more.
-  static constexpr int kChunks = kTiles % (8 * kLargestCluster) == 0 ? 4 : 2;
-  static_assert(kTiles % (kChunks * kLargestCluster) == 0, "chunks have equally many tiles");
 
   uint32_t stages, barriers;
   int stage_bytes;
@@ -76,17 +72,15 @@ struct WgradStorage {
     barriers = stages + kStagesBytes;
   }
   /// The place of a tile of the CTA's sums.
-  CUTLASS_DEVICE uint32_t sums(int part, int tile) const { return stages + (part * kTiles + tile) * kTileBytes; }
-  /// The place of a tile of the sums that another CTA sends: of `tiles` of each part.
-  CUTLASS_DEVICE uint32_t received(int sender, int part, int tiles, int tile) const {
-    return sums(Tile::kParts, 0) + ((sender * Tile::kParts + part) * tiles + tile) * kTileBytes;
+  CUTLASS_DEVICE uint32_t sums(int strip, int tile_row) const {
+    return stages + Tile::kClass.join_bytes() + (strip * kTileRows + tile_row) * kTileBytes;
   }
   CUTLASS_DEVICE uint32_t stage(int index) const { return stages + index * stage_bytes; }
   CUTLASS_DEVICE uint32_t full(int index) const { return barriers + 16 * index; }
   CUTLASS_DEVICE uint32_t empty(int index) const { return barriers + 16 * index + 8; }
-  /// All CTAs of a tile have multiplied; and a chunk of their sums is there.
+  /// The other CTA of a tile has multiplied; and its sums are there.
   CUTLASS_DEVICE uint32_t multiplied() const { return full(kMaxStages); }
-  CUTLASS_DEVICE uint32_t exchanged(int chunk) const { return multiplied() + 8 + 8 * chunk; }
+  CUTLASS_DEVICE uint32_t exchanged() const { return multiplied() + 8; }
 };
 
 /// A tile of the gradient that a CTA computes, and the tiles of pixels over which it sums.

@@ -1,8 +1,10 @@
 #ifndef EVT_KIT_WGRAD_PIXELS_HPP
 #define EVT_KIT_WGRAD_PIXELS_HPP
 
-// Tiles of successive output pixels, which TMA loads in im2col mode. A stage has blocks of 64 filters of the output's
-// gradient, then blocks of 64 channels of the input, each at its tap.
+// Tiles of successive output pixels. A stage has blocks of 64 filters of the output's gradient, then blocks of 64 channels
+// of the input, each at its tap. TMA loads a block in im2col mode. The pixels and the blocks of a packed tensor of whole
+// blocks are dimensions: TMA then loads all blocks of a stage at a time, since a thread that begins many loads holds up
+// small tiles.
 
 #include <cstdint>
 
@@ -21,12 +23,27 @@ struct WgradPixels {
   static constexpr int kStage = (Tile::kFilterBlocks + Tile::kChannelBlocks) * kBlockOfStage;
 
 #if !defined(EVT_DEVICE_PASS)
+  /// Whether a tensor has whole blocks, and the output pixels of all images are equally far apart. Strides are of images,
+  /// rows and pixels.
+  static bool is_packed(Problem const& problem, int columns, int64_t const (&strides)[3]) {
+    int64_t const row = strides[2] * problem.width.output, image = row * problem.height.output;
+    bool const rows = problem.height.output == 1 || strides[1] == row;
+    return columns % kBlock == 0 && rows && (problem.images == 1 || strides[0] == image);
+  }
+
   /// Encode the descriptors of the output's gradient and of the input. Return whether the driver accepts them.
   template <class Mma, class Arguments, class Params>
   static bool encode(Arguments const& arguments, Params& params) {
     Problem const& problem = arguments.problem;
     Axis const &height = problem.height, &width = problem.width;
     auto const &a = arguments.a_strides, &b = arguments.b_strides;
+    auto const matrix = [&](void const* pointer, int columns, int64_t const (&strides)[3], int blocks) {
+      int64_t const pixels = int64_t(problem.images) * height.output * width.output;
+      return kit::TmaTensor<3>{Mma::kType, Mma::kElementBytes, pointer, {kBlock, pixels, columns / kBlock},
+                               {strides[2], kBlock}, {kBlock, kPixels, blocks}, {1, 1}, kBlockBytes};
+    };
+    params.gradient_is_packed = is_packed(problem, problem.filters, a);
+    params.input_is_packed = is_pointwise(problem) && is_packed(problem, problem.channels, b);
     kit::TmaPixels const gradient{
         Mma::kType, Mma::kElementBytes, arguments.a, {problem.filters, width.output, height.output, problem.images},
         {a[2], a[1], a[0]}, {0, 0}, {0, 0}, {1, 1}, kBlock, kPixels};
@@ -34,7 +51,13 @@ struct WgradPixels {
         Mma::kType, Mma::kElementBytes, arguments.b, {problem.channels, width.size, height.size, problem.images},
         {b[2], b[1], b[0]}, {-width.pad, -height.pad}, {last_edge(width), last_edge(height)},
         {width.stride, height.stride}, kBlock, kPixels};
-    return gradient.encode(params.gradient) && input.encode(params.input);
+    bool const encoded =
+        params.gradient_is_packed
+            ? matrix(arguments.a, problem.filters, a, Tile::kFilterBlocks).encode(params.gradient)
+            : gradient.encode(params.gradient);
+    int const blocks = Tile::kChannelBlocks / params.neighbours;
+    return encoded && (params.input_is_packed ? matrix(arguments.b, problem.channels, b, blocks).encode(params.input)
+                                              : input.encode(params.input));
   }
 #endif
 
@@ -74,6 +97,10 @@ struct WgradPixels {
     /// Load the stages.
     template <class Params>
     CUTLASS_DEVICE void load(Params const& params, WgradStorage<Tile> const& storage, kit::PipelineState& state) {
+      if (params.gradient_is_packed && params.input_is_packed) {
+        load_packed(params, storage, state);
+        return;
+      }
       for (; tile < end; find_pixel(params)) {
         kit::barrier_wait(storage.empty(state.index), state.phase ^ 1);
         uint32_t const full = storage.full(state.index);
@@ -81,7 +108,11 @@ struct WgradPixels {
         uint32_t at = storage.stage(state.index);
         CUTLASS_PRAGMA_UNROLL
         for (int block = 0; block < Tile::kFilterBlocks; ++block, at += kBlockOfStage) {
-          kit::tma_load_pixels(at, params.gradient, full, {filter + block * kBlock, column, row, image}, {0, 0});
+          if (!params.gradient_is_packed) {
+            kit::tma_load_pixels(at, params.gradient, full, {filter + block * kBlock, column, row, image}, {0, 0});
+          } else if (block == 0) {
+            kit::tma_load(at, params.gradient, full, 0, tile * kPixels, filter / kBlock);
+          }
         }
         int const x = column * params.stride_width - params.pad_width;
         int const y = row * params.stride_height - params.pad_height;
@@ -90,7 +121,9 @@ struct WgradPixels {
         for (int i = 0; i < Tile::kChannelBlocks; ++i, at += kBlockOfStage) {
           if (i >= blocks) break;
           kit::PixelPlace const place{channels[i], x, y, image};
-          if (params.neighbours > 1) {
+          if (params.input_is_packed) {
+            if (i == 0) load_input(params, at, full);
+          } else if (params.neighbours > 1) {
             kit::tma_load_pixels_multicast(at, params.input, full, receivers, place, taps[i]);
           } else {
             kit::tma_load_pixels(at, params.input, full, place, taps[i]);
@@ -102,6 +135,30 @@ struct WgradPixels {
     }
 
    private:
+    /// Load the stages of packed tensors.
+    template <class Params>
+    CUTLASS_DEVICE void load_packed(Params const& params, WgradStorage<Tile> const& storage, kit::PipelineState& state) {
+      CUTLASS_PRAGMA_NO_UNROLL
+      for (; tile < end; ++tile) {
+        kit::barrier_wait(storage.empty(state.index), state.phase ^ 1);
+        uint32_t const full = storage.full(state.index), at = storage.stage(state.index);
+        kit::arrive_and_expect_tx(full, kStage);
+        kit::tma_load(at, params.gradient, full, 0, tile * kPixels, filter / kBlock);
+        load_input(params, at + (Tile::kFilterBlocks + first_block) * kBlockOfStage, full);
+        state.advance_once(1, params.geometry.stages);
+      }
+    }
+
+    /// Load the blocks of a packed input of a stage.
+    template <class Params>
+    CUTLASS_DEVICE void load_input(Params const& params, uint32_t at, uint32_t full) const {
+      if (params.neighbours > 1) {
+        kit::tma_load_multicast(at, params.input, full, receivers, 0, tile * kPixels, channels[0] / kBlock);
+      } else {
+        kit::tma_load(at, params.input, full, 0, tile * kPixels, channels[0] / kBlock);
+      }
+    }
+
     template <class Params>
     CUTLASS_DEVICE void find_pixel(Params const& params) {
       int const pixel = tile * kPixels;

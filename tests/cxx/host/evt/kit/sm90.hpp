@@ -50,6 +50,14 @@ struct ConsumerBarriers {
   Barrier both{256}, each[2] = {{128}, {128}};
 };
 inline ConsumerBarriers consumers[kMaxBlocks];
+
+/// A named barrier of the running thread's block, of some threads.
+inline Barrier& named(int name, int threads) {
+  static Barrier barriers[kMaxBlocks][16];
+  Barrier& found = barriers[rank_of_block()][name];
+  found.expected = threads;
+  return found;
+}
 inline std::map<std::pair<int, uint32_t>, TransactionBarrier> barriers;
 inline std::vector<TmaMap> maps;
 
@@ -190,6 +198,14 @@ inline uint64_t load_global(void const* from, bool holds) {
   uint64_t word = 0;
   if (holds) std::memcpy(&word, from, sizeof(word));
   return word;
+}
+template <int Name>
+void named_barrier_sync(int threads) {
+  host::wait(host::named(Name, threads));
+}
+template <int Name>
+void named_barrier_arrive(int threads) {
+  host::arrive(host::named(Name, threads));
 }
 inline void consumers_sync() { host::wait(host::consumers[host::rank_of_block()].both); }
 inline void consumer_sync(int consumer) { host::wait(host::consumers[host::rank_of_block()].each[consumer]); }
