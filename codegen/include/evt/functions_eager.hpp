@@ -27,7 +27,7 @@ EVT_HOST_DEVICE float gelu_tanh(float x) {
 EVT_HOST_DEVICE float gelu_tanh_slope(float x) {
   float const square = x * x;
   float const tanh = ::tanhf(0.797884560802865356f * (x + 0.044715f * (square * x)));
-  float const right = 0.5f * x * (1.0f - tanh * tanh) * (0.797884560802865356f * (1.0f + 0.134145f * square));
+  float const right = 0.5f * x * (1.0f - tanh * tanh) * (0.797884560802865356f * (1.0f + 3.0f * 0.044715f * square));
   return 0.5f * (1.0f + tanh) + right;
 }
 EVT_HOST_DEVICE float mish(float x) { return x * ::tanhf(::log1pf(::expf(x))); }
