@@ -33,7 +33,7 @@ SHOWN = {
         "return t2 + in_residual;",
         "using Visitor = ",
     ],
-    "evt explain 'D = relu": ["sm90: evt-3x: ", "   epilogue      visitors: "],
+    "evt explain 'D = relu": ["sm90: gemm-own-3x: ", "also applies  evt-3x", "epilogue      straight-line code: "],
     "evt graph": ["acc", "residual"],
     "evt doctor": ["nvcc"],
     "evt explain samples/conv_relu_add.evt": ["sm89: conv-"],

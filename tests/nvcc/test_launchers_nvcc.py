@@ -24,6 +24,7 @@ from evt.ir.convolution import Convolution
 from evt.launch.layout import Layout
 from evt.launch.recipe import C_TYPES, Kernel, recipe_of
 from evt.plan import Plan
+from evt.plan.moved import moved
 from evt.plan.overwritten import overwritten
 from evt.runtime.driver import Driver
 from evt.runtime.launcher import Launcher
@@ -114,9 +115,10 @@ def parts(layout: Layout, params: bytes) -> Iterator[tuple[str, bytes]]:
         return
     others, starts = bytearray(params), [*sorted(at for at, _ in layout.members.values()), len(params)]
     for name, (at, kind) in layout.members.items():
-        end = starts[starts.index(at) + 1] if "[0]" in name else at
+        is_array = "[0]" in name and "taps.number" in layout.members  # the others have all elements as members
+        end = starts[starts.index(at) + 1] if is_array else at
         size = ctypes.sizeof(C_TYPES[kind]) if kind else _DESCRIPTOR
-        if "[0]" in name:
+        if is_array:
             count = "taps.groups" if "starts" in name else "taps.number"
             (number,) = struct.unpack_from("i", params, layout.members[count][0])
             size *= number
@@ -319,7 +321,7 @@ def drawn_products(plan: Plan) -> Iterator[tuple[int, int, int]]:
     """Yield sizes: whole tiles and odd ones, few tiles and many waves, aligned as TMA needs."""
     draw, step = random.Random(plan.config.name), 128 // min(plan.operand_bits, plan.mainloop.b.dtype.bits)
     step = 128 if plan.mainloop.is_packed else step
-    wide = 128 // plan.destination.dtype.bits if plan.destination else 8
+    wide = 128 // min([16, *(each.dtype.bits for matrices in moved(plan) for each in matrices)])
     yield from ((1000, 768, 512), (8192, 8192, 4096), (128, 64, 2048), (17, 4096, 1024), (4096, 256, 8192))
     yield 2048, 16384, 4096  # L2 holds A, and not B
     for _ in range(40):
