@@ -14,10 +14,14 @@ from torch.fx import Node
 CONSTANT = "evt_constant"
 
 
+#: Operators of other namespaces than ATen's that have a name here. Operators of other libraries may share ATen's names.
+_NAMED = ("prims::convert_element_type", "evt::launch")
+
+
 def operator_name(node: Node) -> str | None:
-    """Return the operator's name with its overload, ``add.Tensor``, for a call of ATen or prims, else None."""
+    """Return the operator's name with its overload, ``add.Tensor``, for a call of ATen or of :data:`_NAMED`."""
     target = node.target
-    return _name_of(target) if isinstance(target, OpOverload) and node.op == "call_function" else None
+    return name_of(target) if isinstance(target, OpOverload) and node.op == "call_function" else None
 
 
 def base_name(node: Node) -> str:
@@ -26,8 +30,12 @@ def base_name(node: Node) -> str:
 
 
 @cache
-def _name_of(target: OpOverload) -> str:
-    return f"{target._schema.name.partition('::')[2]}.{target._overloadname}"
+def name_of(target: OpOverload) -> str | None:
+    """Return the name of an operator with its overload; None for operators of other libraries."""
+    space, _, name = target._schema.name.partition("::")
+    if space != "aten" and target._schema.name not in _NAMED:
+        return None
+    return f"{name}.{target._overloadname}"
 
 
 @cache

@@ -23,7 +23,7 @@ from torch.utils import _pytree
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.fx import turns
-from evt.fx.aten import is_tensor
+from evt.fx.aten import is_tensor, name_of
 from evt.fx.casts import cast_operands
 from evt.fx.expand import expand
 from evt.fx.fold import Folding, is_small
@@ -292,12 +292,11 @@ def _decompositions(eager: bool) -> dict[Any, Callable[..., Any]]:
     """Return PyTorch's decompositions of products, and unless ``eager`` of elementwise operators unknown to evt."""
     known = known_operators()
     every: Any = torch.export.default_decompositions()
-    found = {each: rule for each, rule in every.items() if each._schema.name.partition("::")[2] in _COMPOSED}
+    found = {each: rule for each, rule in every.items() if (name_of(each) or "").partition(".")[0] in _COMPOSED}
     for operator, rule in () if eager else decomposition_table.items():
         if not isinstance(operator, torch._ops.OpOverload) or operator._overloadname.endswith("out"):
             continue
-        name = operator._schema.name.partition("::")[2]
-        named = {name, f"{name}.{operator._overloadname}"}
-        if torch.Tag.pointwise in operator.tags and not named & known:
+        name = name_of(operator) or ""
+        if torch.Tag.pointwise in operator.tags and not {name, name.partition(".")[0]} & known:
             found[operator] = rule
     return found
