@@ -11,9 +11,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fre
 KINDS = (2, 33, 7, 4, 22, 25)
 
 
-@pytest.mark.parametrize(
-    "seed", [*KINDS, *(pytest.param(each, marks=pytest.mark.slow) for each in range(50, 150))]
-)
+@pytest.mark.parametrize("seed", [*KINDS, *(pytest.param(each, marks=pytest.mark.slow) for each in range(50, 150))])
 def test_fused_is_eager(seed: int) -> None:
     check(seed)
 
