@@ -39,6 +39,7 @@ _OF_NETWORKS = ("eager", "compile", "cudnn", "conv")
 _OF_WHOLE_MODELS = ("eager", "compile")
 _ALL_OF_MODELS = ("eager", "compile", "max-autotune", "evt-measured", "evt-max-autotune")
 KNOWN = tuple(dict.fromkeys((*_BASELINES, *_OF_ONE_CONVOLUTION)))
+_SUITES = ("gemm", "epilogue", *_OF_PROJECTIONS, *NETWORK_BATCHES, *_OF_MODELS)
 
 
 def _new_file(ctx: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
@@ -93,7 +94,7 @@ command.add_command(plot)
 @functools.partial(takes_sizes, defaults=_DEFAULTS)  # type: ignore[arg-type]  # words are as good for the help
 @click.option(
     "--suite",
-    type=click.Choice(["gemm", "epilogue", *_OF_PROJECTIONS, *NETWORK_BATCHES, *_OF_MODELS]),
+    type=click.Choice(_SUITES),
     help="Fixed programs and sizes instead of PROGRAM. Convolutions use f16.",
 )
 @click.option(
@@ -193,6 +194,8 @@ def run(
     from evt.workload import is_workload, read_workload
 
     _check_names(baselines, suite)
+    if program in _SUITES:
+        raise click.UsageError(f"`{program}` is a suite: add --suite before its name.")
     given = (program, op, *(value or None for value in sizes.values()))
     if suite is not None and (host or settings or any(value is not None for value in given)):
         raise click.UsageError("--suite has fixed programs, sizes and kernels.")

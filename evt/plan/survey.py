@@ -240,8 +240,8 @@ class Survey:
 
         A formula that is no stock epilogue matters only if stock routes are requested. Kernels of evt are an addition.
         """
-        alone = [each for each in self.asked if each.route.alone is not None and each.route.alone(self.problem)]
-        if alone or candidate.route.alone is not None:
+        alone = [each for each in self.asked if each.route.alone(self.problem)]
+        if alone or candidate.route.special:
             return candidate not in alone
         kinds = {each.route.kind for each in self.asked}
         unused = {"stock", "own", *([] if self.problem.dag.feeds else ["mainloop"])}

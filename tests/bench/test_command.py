@@ -190,6 +190,12 @@ def test_command_measures_resnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {case["contender"] for case in document["cases"]} <= {"eager", "compile"}  # the CPU has no cuDNN
 
 
+def test_the_name_of_a_suite_is_no_program() -> None:
+    outcome = CliRunner().invoke(main, ["bench", "llm"])
+    assert outcome.exit_code == 2
+    assert "`llm` is a suite: add --suite before its name." in outcome.output
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("fake_gpu")
 def test_command_measures_the_host(tmp_path: Path) -> None:

@@ -52,6 +52,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, str, str], list[tuple[str
             )
         ],
     ),
+    "own": (
+        lambda: evt.gemm("in C: f64[m, n]\nD = acc + C", route="own"),
+        ("E0503", "C", "`C` is f64"),
+        [],
+    ),
     "nothing": (lambda: evt.gemm("D = gelu(acc)", route="evt-3x", config="wide"), ("E0501", "", ""), []),
 }
 

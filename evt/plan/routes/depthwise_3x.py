@@ -50,4 +50,5 @@ DEPTHWISE = Route(
     kernels={"3x": Kernel(kernels.DEPTHWISE, configs_sm90, max_batches=None)},
     shapes=("convolution",),
     alone=lambda problem: problem.convolution.is_depthwise and problem.operand_bytes < 4,
+    special=True,
 )

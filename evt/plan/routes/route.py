@@ -43,8 +43,8 @@ class Route:
     speed. If it fails, later routes are preferred. If it holds in part, the route's kernels are built beside the
     preferred route's. Each call then takes the kernel with the best estimate for its sizes. ``beside`` is a rule about
     problems: if it holds, a route that suits has kernels built beside the kernels of an earlier route. ``alone`` tells
-    the problems that no other route compiles: only for these a user reads the route's refusals. ``printed``: whether
-    its text is printed where no route is requested.
+    the problems that no other route compiles: for these a user reads only this route's refusals. ``special``: whether
+    the route is for no other problems. ``printed``: whether its text is printed where no route is requested.
     """
 
     name: str
@@ -57,7 +57,8 @@ class Route:
     otherwise: str = ""
     suits: Rule | None = None
     beside: Rule | None = None
-    alone: Callable[[Problem], bool] | None = None
+    alone: Callable[[Problem], bool] = lambda problem: False
+    special: bool = False
     printed: bool = True
 
     def kernel(self, target: Target) -> Kernel:
