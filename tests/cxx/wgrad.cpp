@@ -109,7 +109,8 @@ struct Size {
 /// Check a gradient, by the clusters that its sizes suggest or by others.
 template <class Tile>
 void check(Size const& size, wgrad::WgradCluster const& others = {0, 0, 0}) {
-  using Kernel = wgrad::Wgrad<Mma<Tile::kGroup * 64>, Epilogue, Tile>;
+  using Multiplied = Mma<Tile::kGroup * 64>;
+  using Kernel = wgrad::Wgrad<Multiplied, Epilogue, Tile>;
   ++cases;
   wgrad::Axis const &height = size.height, &width = size.width;
   typename Kernel::Arguments arguments{};
@@ -151,6 +152,7 @@ void check(Size const& size, wgrad::WgradCluster const& others = {0, 0, 0}) {
     params.by_cluster_size = evt::kit::FastDivisor::of(others.ctas()), params.by_outputs = evt::kit::FastDivisor::of(params.outputs);
     params.by_filter_tiles = evt::kit::FastDivisor::of(params.filter_tiles), params.combined.filter_tiles = params.filter_tiles;
     params.combined.tile_rows = others.neighbours * Tile::kFilterBlocks * wgrad::kBlock;
+    Kernel::Stages::template encode<Multiplied>(arguments, params);  // neighbours share the loads
   }
   typename Kernel::Multiply const multiply;
   gridDim = multiply.get_grid_shape(params);

@@ -296,16 +296,14 @@ struct ScaleTile {
       return kOfColumns ? of_row * columns[i / (kAlike / 2)] : of_row;
     }
 
-    /// Return the factors of its sums. The compiler leaves them where they are computed.
+    /// Return the factors of its sums.
     CUTLASS_DEVICE OfSums of_sums() const {
       OfSums found;
       CUTLASS_PRAGMA_UNROLL
       for (int row = 0; row < 2; ++row) {
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < OfSums::kEach; ++i) {
-          float& value = found.values[row][i];
-          value = rows[row];
-          if constexpr (kOfColumns) asm volatile("mul.f32 %0, %1, %2;" : "=f"(value) : "f"(rows[row]), "f"(columns[i]));
+          found.values[row][i] = kOfColumns ? multiply_here(rows[row], columns[i]) : rows[row];
         }
       }
       return found;

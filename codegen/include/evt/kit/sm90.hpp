@@ -264,6 +264,13 @@ CUTLASS_DEVICE void multiply_by_warp(uint8_t, int* sums, uint32_t const (&a)[4],
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+/// Return a product that the compiler computes here and not where it is used.
+CUTLASS_DEVICE float multiply_here(float x, float y) {
+  float product;
+  asm volatile("mul.f32 %0, %1, %2;" : "=f"(product) : "f"(x), "f"(y));
+  return product;
+}
+
 /// Hide the origin of a value: the compiler computes the values that depend on it anew.
 CUTLASS_DEVICE void hide_origin(int& value) { asm volatile("" : "+r"(value)); }
 CUTLASS_DEVICE void hide_origin(uint32_t& value) { asm volatile("" : "+r"(value)); }

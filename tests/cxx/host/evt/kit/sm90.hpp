@@ -267,6 +267,7 @@ inline uint32_t multiply_add_two(element::bf16, uint32_t x, uint32_t y, uint32_t
   return total(0) | total(16) << 16;
 }
 inline uint32_t multiply_add_two(element::f16, uint32_t, uint32_t, uint32_t) { std::abort(); }
+inline float multiply_here(float x, float y) { return x * y; }
 inline uint32_t inverted_or(uint32_t word, uint32_t mask, uint32_t others) { return (~word & mask) | others; }
 inline uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t others) { return (word & mask) | others; }
 inline void store_shared(uint32_t address, float2 two) { std::memcpy(host::at(address), &two, sizeof(two)); }
