@@ -199,7 +199,7 @@ SPILLS = {
     "sm90-own-nodes": 436,
     "sm90-halo-nodes": 136,
     "sm90-halo-i8": 508,
-    "sm90-halo-few-8": 156,
+    "sm90-halo-few-8": 216,
     "sm90-halo-few-i8": 1428,
     "sm90-halo-few-f32": 36,
     "sm90-depthwise-f32": 20,
