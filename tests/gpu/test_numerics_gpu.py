@@ -9,7 +9,12 @@ import evt
 from evt.functions.testing import temporarily
 from evt.ir.dtype import F16, F32
 from evt.reference.compare import relative_error, tolerance
+from evt.runtime.arguments import bind
+from evt.runtime.kernels import device_target, plan_kernels
+from evt.runtime.plans import kernel_sources
+from tests.gpu.builds import build_selected
 from tests.support.edges import differences
+from tests.support.one_config import general_config
 
 pytestmark = pytest.mark.gpu
 F = torch.nn.functional
@@ -70,22 +75,49 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("route", ["evt-3x", "own"])
-def test_functions_have_the_bits_of_pytorchs_kernels(dtype, route) -> None:
-    x, w = whole(520, 64, dtype=dtype), whole(1032, 64, dtype=dtype)
-    bias = torch.randn(1032, device="cuda").to(dtype)
-    z = F.linear(x / 8, w, bias)
+def programs_of(dtype, route):
+    """Yield four functions at a time, with the program of their values."""
     names = list(FUNCTIONS)
     for formulas in (names[place : place + 4] for place in range(0, len(names), 4)):
         outputs = "; ".join(f"D{place} = {formula}" for place, formula in enumerate(formulas))
         declared = ", ".join(f"D{place}: {str(dtype)[6:]}[m, n]" for place in range(len(formulas)))
-        got = evt.linear(f"out {declared}; z = acc + bias; {outputs}", numerics="eager", route=route)(
-            x / 8, w, bias=bias
-        )
-        for formula, found in zip(formulas, got, strict=True):
+        text = f"out {declared}; z = acc + bias; {outputs}"
+        op = evt.linear(text, numerics="eager", route=route)
+        name = {torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]
+        yield formulas, general_config(op, name, name)
+
+
+def tensors_of(dtype):
+    """Return the input, the weight and the bias of the programs."""
+    x, w = whole(520, 64, dtype=dtype) / 8, whole(1032, 64, dtype=dtype)
+    return x, w, torch.randn(1032, device="cuda").to(dtype)
+
+
+def sources_of(dtype, route):
+    """Return the kernels of the programs."""
+    x, w, bias = tensors_of(dtype)
+    requests = [op.request for _, op in programs_of(dtype, route)]
+    calls = [(request, bind(request, x, w, {"bias": bias}, {})) for request in requests]
+    plans = [plan_kernels(request, call, device_target(0))[0] for request, call in calls]
+    return kernel_sources(plans)
+
+
+@pytest.fixture(scope="session")
+def built(request):
+    """All kernels of the functions, built in one go."""
+    return build_selected(request, test_functions_have_the_bits_of_pytorchs_kernels, sources_of)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("route", ["evt-3x", "own"])
+def test_functions_have_the_bits_of_pytorchs_kernels(dtype, route, built) -> None:
+    assert not built
+    x, w, bias = tensors_of(dtype)
+    z = F.linear(x, w, bias)
+    for formulas, op in programs_of(dtype, route):
+        for formula, found in zip(formulas, op(x, w, bias=bias), strict=True):
             function = FUNCTIONS[formula]
-            want = (x / 8 @ w.t()) * z + 0.1 if function is None else function(z)
+            want = (x @ w.t()) * z + 0.1 if function is None else function(z)
             differ = (found.view(torch.int16) != want.view(torch.int16)) & ~(found.isnan() & want.isnan())
             assert not differ.any(), f"{formula}: {float(differ.float().mean()):.2%} of the bits differ"
 
