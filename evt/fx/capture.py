@@ -23,15 +23,17 @@ from torch.utils import _pytree
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.fx import turns
-from evt.fx.aten import is_tensor, name_of
+from evt.fx.aten import base_name, is_tensor, name_of
 from evt.fx.casts import cast_operands
 from evt.fx.expand import expand
 from evt.fx.fold import Folding, is_small
 from evt.fx.index_map import all_same
-from evt.fx.op_semantics import known_operators
+from evt.fx.op_semantics import LITERAL, known_operators
 from evt.fx.results import ResultMemory, memory_of, results_in
 from evt.fx.strides import correct_strides
 
+#: The operator that copies a tensor which the model's code makes.
+_COPY = "lift_fresh_copy"
 _MUTATIONS = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 
 
@@ -74,6 +76,7 @@ def capture(
     with _captured(module):
         correct_strides(exported.graph)
         results = results_in(exported)
+        outside = _forget_values(exported)
         exported = _decomposed(exported, eager)
         correct_strides(exported.graph)
         kinds = {each.kind for each in exported.graph_signature.input_specs}
@@ -85,7 +88,8 @@ def capture(
     for spec in exported.graph_signature.input_specs:
         node = inputs_by_name[spec.arg.name]
         if spec.kind == InputKind.CONSTANT_TENSOR and _attribute(module, spec.target) is None:
-            _keep(made, node, node.name, exported.constants[str(spec.target)])
+            kept = node.name.replace(LITERAL, "tensor") if node.name in outside else node.name
+            _keep(made, node, kept, exported.constants[str(spec.target)])
         elif spec.kind != InputKind.USER_INPUT:
             names[spec.target] = node
     targets = {**names, **inputs_by_name}
@@ -109,6 +113,22 @@ def _refuse_shared_writes(module: torch.nn.Module) -> None:
         value = node.args[0].meta["val"]
         if any(stride == 0 and size != 1 for size, stride in zip(value.shape, value.stride(), strict=True)):
             raise NotImplementedError(f"`{node.name}` writes to elements that share memory")
+
+
+def _forget_values(exported: ExportedProgram) -> set[str]:
+    """Forget the values of tensors that exist outside of the model's code; return the names of their inputs.
+
+    They may change between calls, and PyTorch would put numbers read from them into the graph. A tensor that the code
+    makes is copied by ``lift_fresh_copy`` first.
+    """
+    inputs = {node.name: node for node in exported.graph.find_nodes(op="placeholder")}
+    found = set()
+    for spec in exported.graph_signature.input_specs:
+        node = inputs[spec.arg.name]
+        if spec.kind == InputKind.CONSTANT_TENSOR and not all(base_name(user) == _COPY for user in node.users):
+            node.meta["val"].constant = None
+            found.add(node.name)
+    return found
 
 
 def _drop_copies(graph: Graph) -> None:

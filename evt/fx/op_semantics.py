@@ -25,6 +25,8 @@ from evt.optimise.rounding import round_constant
 IDENTITIES = ("alias", "clone", "contiguous", "detach", "lift_fresh_copy", "lift_fresh", "positive")
 #: The key in ``node.meta`` of an operator that stays with Inductor, because no measurement covers it.
 UNMEASURED = "evt_unmeasured"
+#: The name of tensors that a model's code makes, in exported graphs.
+LITERAL = "lifted_tensor"
 _PREFIX = "torch.ops.aten."
 
 
@@ -102,7 +104,7 @@ def number_of(node: Node) -> float | None:
         for part in str(node.target).split("."):
             found = getattr(found, part, None)
         if isinstance(found, torch.Tensor) and not isinstance(found, torch.nn.Parameter):
-            return found.item() if "lifted_tensor" in str(node.target).rpartition(".")[2] else None
+            return found.item() if LITERAL in str(node.target).rpartition(".")[2] else None
     return None
 
 
@@ -329,6 +331,7 @@ def _read_target(row: Function, text: str) -> tuple[str, _Target]:
 
 __all__ = [
     "IDENTITIES",
+    "LITERAL",
     "UNMEASURED",
     "Applied",
     "Reduced",

@@ -104,3 +104,40 @@ def test_arguments_that_change_as_the_model_runs(change: Callable[[dict[str, Any
     assert "fused" not in fused._evt.answers
     with pytest.raises(evt.ArgumentError, match="list or mapping among its arguments"):
         fuse(model, (x, {"list": [x]}))
+
+
+_OUTSIDE: dict[str, torch.Tensor] = {}
+
+
+@pytest.mark.parametrize("shape", [(), (4,)])
+@pytest.mark.parametrize("read", [lambda t: t, lambda t: t.sum().item(), lambda t: t.flatten()[0].item() + 1])
+@pytest.mark.parametrize(
+    "held",
+    [
+        lambda model: model.tensor,
+        lambda model: model.tensors[0],
+        lambda model: model.settings.tensor,
+        lambda model: _OUTSIDE["tensor"],
+    ],
+)
+def test_tensors_that_are_no_buffers_are_read_again(
+    held: Callable[[Any], torch.Tensor], read: Callable[[torch.Tensor], Any], shape: tuple[int, ...]
+) -> None:
+    """Each call reads the values of tensors that the model holds; tensors that its code makes are constants."""
+
+    class Holding(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin, self.tensor, self.tensors = torch.nn.Linear(4, 4), torch.ones(shape), [torch.ones(shape)]
+            self.settings = SimpleNamespace(tensor=torch.ones(shape))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.lin(x)) * torch.tensor(2.0) * read(held(self))
+
+    _OUTSIDE["tensor"] = torch.ones(shape)
+    model, x = Holding().eval(), torch.ones(2, 4)
+    fused: Any = fuse(model, (x,))
+    torch.testing.assert_close(fused(x), model(x))
+    held(model).mul_(3)
+    torch.testing.assert_close(fused(x), model(x))
+    assert "*2" in str(evt.report(fused))
