@@ -124,7 +124,8 @@ class Dispatch:
     def trace(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Run a call that PyTorch traces: the graph of its plan if there is one, else the model."""
         known, watch = None, self._watch
-        if watch is not None and watch.keeps_attributes() and not self.model.training and not transforming():
+        alone = not self.model.training and not transforming() and forward_ad._current_level < 0
+        if watch is not None and watch.keeps_attributes() and alone:
             leaves = _pytree.tree_leaves((args, keywords))
             with suppress(TypeError, RuntimeError):
                 known = self.plans.get(_read(args, keywords)[1])

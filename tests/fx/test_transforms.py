@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from torch.func import grad, hessian, jvp, vmap
+from torch.func import grad, hessian, jvp, linearize, vmap
 from torch.nn.functional import scaled_dot_product_attention, softplus
 
+from evt.fx.fuse import fuse
 from evt.fx.records import RECORDS
 
 from . import training
@@ -60,3 +61,11 @@ def test_a_mask_that_a_transform_writes_is_no_constant() -> None:
 
     x = torch.randn(1, 2, 4, 8)
     torch.testing.assert_close(training.fused(run)(x), run(x))
+
+
+def test_a_fused_model_is_linearized_as_the_model() -> None:
+    """PyTorch traces the model with forward derivatives, and programs have none."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.GELU()).double().eval()
+    x = torch.randn(3, 4, dtype=torch.float64)
+    (first, derivative), (wanted, exact) = (linearize(each, x) for each in (fuse(model, (x,)), model))
+    torch.testing.assert_close((first, derivative(x.cos())), (wanted, exact(x.cos())))
