@@ -141,7 +141,7 @@ def _matrix_sizes() -> Assignments:
 
 
 def _kernel(loop: HaloConvolution) -> str:
-    flags = loop.shared, loop.by_images, 0 if loop.residues else loop.taps, loop.stored
+    flags = loop.shared, loop.by_images, 0 if loop.residues else loop.taps, loop.stored, loop.planar
     given = [str(flag).lower() for i, flag in enumerate(flags) if any(flags[i:])]  # the rest are defaults
     return f"evt::kit::Kernel<{', '.join(('Mainloop', 'Epilogue', *given))}>"
 

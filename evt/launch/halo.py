@@ -43,7 +43,7 @@ from evt.plan.signature import bytes_of
 _DIVISORS = ("by_filter_blocks", "by_tiles_wide", "by_tiles_high", "by_cluster_size")
 _SMALL_DIVISORS = ("by_pitch", "by_box_rows")
 _SINGLE = (
-    *("images", "output_height", "output_width", "filter_count", "stride_height", "stride_width"),
+    *("images", "output_height", "output_width", "filter_count", "image_rows", "stride_height", "stride_width"),
     *("channel_blocks", "filter_blocks", "work_tiles", "steps_per_cta", "d", "d_stride", "grid", "source_bytes"),
     *("input_layout", "stores_rows", "encoded"),
 )
@@ -118,13 +118,15 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape |
     if operands is None:
         return None
     operand_values, operand_maps = operands
+    width = (problem if kernel.residues else multiplied).width.output
     values: dict[str, int | Sequence[int]] = {
         **(_taps_of_residues(call) if kernel.residues else _taps(call)),
         **{f"geometry.{each.name}": int(getattr(geometry, each.name)) for each in fields(Geometry)},
         "images": multiplied.images,
         "output_height": problem.height.output,
-        "output_width": (problem if kernel.residues else multiplied).width.output,
+        "output_width": width,
         "filter_count": problem.filters,
+        "image_rows": problem.height.output * width * (problem.filters if call.loop.planar else 1),
         "stride_height": multiplied.height.stride,
         "stride_width": multiplied.width.stride,
         "channel_blocks": multiplied.channel_blocks(kernel.channels),

@@ -227,6 +227,7 @@ class HaloConvolution(Convolution):
     ``windows``: the channels and the pixels of a chunk, if a row of taps is one tap. ``residues``: dgrad with a stride.
     ``by_images``: a tile has pixels of one image, for reductions. ``taps``: of a stage, if known. ``stored``: elements
     that a thread stores at a time without TMA, else 0. ``keeps_zeros``: the one output is 0 where the product is 0.
+    ``planar``: the filters of D, the one matrix of the epilogue, are planes of each image.
     """
 
     windows: tuple[int, int] | None = None
@@ -237,6 +238,7 @@ class HaloConvolution(Convolution):
     taps: int = 0
     stored: int = 0
     keeps_zeros: bool = False
+    planar: bool = False
 
     @property
     def transposes_filters(self) -> bool:

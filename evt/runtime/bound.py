@@ -32,7 +32,7 @@ class Bound:
     groups, which l counts, are consecutive.
 
     In a ``convolution``, ``copied`` names the tensors that are not channels_last. ``tensors`` describes their copies:
-    the kernel reads a copy of an input, and writes a copy of a buffer.
+    the kernel reads a copy of an input, and writes a copy of a buffer. ``planar``: it stores contiguous images itself.
     """
 
     dag: TypedDag
@@ -48,6 +48,7 @@ class Bound:
     offsets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     invariant: bool = False
     ragged: bool = False
+    planar: bool = False
 
     @property
     def index(self) -> int:

@@ -41,6 +41,7 @@ from evt.runtime.kernels import (
 from evt.runtime.memory_format import contiguous_image
 from evt.runtime.no_kernel import KernelWarnings
 from evt.runtime.overlap import find_overlap
+from evt.runtime.planar import with_planes
 from evt.runtime.prepare import Prepared, prepare
 from evt.runtime.results import gather
 from evt.runtime.tensor_checks import (
@@ -274,7 +275,18 @@ class Caller:
         """Plan, build and load the kernels for a new combination of tensors and numbers, in the order of its slots."""
         buffers = [name for name, _ in tensors if name in self._outputs]
         with self._lock:
+            bound = self._with_planes(bound, fresh=not buffers)
             return prepare(self.request, bound, self._kernels_of(bound, alone), tensors, numbers, buffers)
+
+    def _with_planes(self, bound: Bound, *, fresh: bool) -> Bound:
+        """Return the call whose kernel stores contiguous images, unless a compilation has built another kernel."""
+        if bound.convolution is None:
+            return bound
+        atomic, target = is_atomic(self.request), device_target(bound.index)
+        made = with_planes(self.request, bound, target, atomic, fresh=fresh)
+        if made is bound or call_key(measured_best(self.request, bound, atomic), bound, target, atomic) in self._built:
+            return bound
+        return made
 
     def provide(self, key: CallKey, kernel: BuiltKernel) -> None:
         """Give a call the kernel that a compilation has built for it."""

@@ -19,7 +19,10 @@ def fresh_output(bound: Bound, output: Output) -> torch.Tensor:
     """Return memory for an output, packed, and channels last where it is an image."""
     assert output.dtype is not None
     made = torch.empty(bound.output_shape(output), dtype=getattr(torch, output.dtype.torch), device=bound.device)
-    return made if bound.convolution is None else as_image(output, made)
+    if bound.convolution is None:
+        return made
+    image = as_image(output, made)
+    return torch.empty_like(image, memory_format=torch.contiguous_format) if bound.planar else image
 
 
 def prototype_of(bound: Bound, output: Output) -> torch.Tensor:

@@ -184,6 +184,7 @@ def prepare(
     positions = {output.name: position for position, output in enumerate(bound.dag.outputs)}
     given, problem = dict(tensors), bound.convolution
     contiguous = problem is not None and not follows_channels_last(problem.geometry, given["A"], given["B"])
+    contiguous = contiguous and not bound.planar
     return Prepared(
         run=library.run,
         length=8 * len(chosen.fields),

@@ -365,6 +365,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, output_height),
     EVT_MEMBER(Params, output_width),
     EVT_MEMBER(Params, filter_count),
+    EVT_MEMBER(Params, image_rows),
     EVT_MEMBER(Params, stride_height),
     EVT_MEMBER(Params, stride_width),
     EVT_MEMBER(Params, channel_blocks),

@@ -14,6 +14,7 @@ from evt.plan.kernels.draft import Draft, KernelTemplate, Selection
 from evt.plan.kernels.fragment import add_sizes, fragment_epilogue, stored_by_threads
 from evt.plan.kernels.implicit_gemm import image, padded_images
 from evt.plan.plan import HaloConvolution, Plan
+from evt.plan.planar import is_planar
 from evt.plan.signature import bytes_of
 
 
@@ -41,7 +42,8 @@ class HaloKernel:
         if self.tap_rows:
             taps = 1
         mainloop, stored = self._mainloop(draft), stored_by_threads(draft)
-        mainloop = replace(mainloop, by_images=by_images, taps=taps, stored=stored)
+        planar = self.windows and mainloop.rank == 2 and is_planar(draft.problem)
+        mainloop = replace(mainloop, by_images=by_images, taps=taps, stored=stored, planar=planar)
         epilogue = fragment_epilogue(draft, is_stored=stored > 0, has_source=not self.tap_rows)
         for setting in ("tile_rows", "tile_columns"):
             draft.fields.size(setting)

@@ -49,7 +49,7 @@ struct Pixels {
     rows = min(params.geometry.rows, high - tile.row);
     columns = min(params.geometry.columns, wide - tile.column);
     int const slice = Traits::kVolume ? tile.image * params.depth.output + tile.slice : tile.image;
-    first = (slice * params.output_height + y) * params.output_width + x;
+    first = slice * params.image_rows + y * params.output_width + x;
   }
 
   CUTLASS_DEVICE void advance(int& row, int& column, int by_rows, int by_columns) const {
@@ -68,7 +68,7 @@ struct Pixels {
     if (!Traits::kByImages && params.geometry.images > 1) {
       int const image = params.by_box_rows.quotient(row), slices = Traits::kVolume ? params.depth.output : 1;
       row -= image * params.geometry.box_rows;
-      pixel += image * slices * params.output_height * params.output_width;
+      pixel += image * slices * params.image_rows;
       has = has && image < min(params.geometry.images, params.images - tile.image);
     }
     return has && row < rows ? pixel + row * row_pixels + column * column_pixels : -1;

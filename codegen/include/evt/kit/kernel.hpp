@@ -41,10 +41,12 @@ namespace kit {
 
 /// A Mainloop, as mainloop.hpp describes it, with an Epilogue of fragment.hpp. Shared: the CTAs of a cluster share
 /// tiles. ByImages: a tile has pixels of one image. Taps: of a filter stage, if they are known. Stored: the elements
-/// that a thread stores at a time where TMA cannot store D.
-template <class Mainloop, class Epilogue, bool Shared = false, bool ByImages = false, int Taps = 0, int Stored = 0>
+/// that a thread stores at a time where TMA cannot store D. Planar: the one matrix of the epilogue is D, whose filters
+/// are planes of an image.
+template <class Mainloop, class Epilogue, bool Shared = false, bool ByImages = false, int Taps = 0, int Stored = 0,
+          bool Planar = false>
 struct Kernel {
-  using Traits = KernelTraits<Mainloop, Epilogue, Shared, ByImages, Taps, Stored>;
+  using Traits = KernelTraits<Mainloop, Epilogue, Shared, ByImages, Taps, Stored, Planar>;
   using Arguments = kit::Arguments<Traits>;
   using Params = kit::Params<Traits>;
 

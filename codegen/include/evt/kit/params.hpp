@@ -48,6 +48,7 @@ struct Params {
   Taps taps;
   Geometry geometry;
   int images, output_height, output_width, filter_count;
+  int image_rows;  // of the matrix, from an image, or a slice of a volume, to the next
   int stride_height, stride_width;
   int channel_blocks, filter_blocks, work_tiles;  // a pair of cooperating consumers has one of two blocks of filters
   FastDivisor by_filter_blocks, by_tiles_wide, by_tiles_high, by_cluster_size;
@@ -219,6 +220,7 @@ Params<Traits> to_underlying_arguments(Arguments<Traits> const& arguments) {
   params.output_height = Traits::kResidues ? arguments.problem.height.output : problem.height.output;
   params.output_width = Traits::kResidues ? arguments.problem.width.output : problem.width.output;
   params.filter_count = arguments.problem.filters;
+  params.image_rows = params.output_height * params.output_width * (Traits::kPlanar ? params.filter_count : 1);
   params.stride_height = problem.height.stride;
   params.stride_width = problem.width.stride;
   params.channel_blocks = problem.channel_blocks(Traits::kChannels);
