@@ -41,7 +41,7 @@ from evt.plan.halo_cost import Groups, remainder, residue_classes
 from evt.plan.signature import bytes_of
 
 _DIVISORS = ("by_filter_blocks", "by_tiles_wide", "by_tiles_high", "by_cluster_size")
-_SMALL_DIVISORS = ("by_pitch", "by_box_rows")
+_SMALL_DIVISORS = ("by_pitch", "by_images")
 _SINGLE = (
     *("images", "output_height", "output_width", "filter_count", "image_rows", "stride_height", "stride_width"),
     *("channel_blocks", "filter_blocks", "work_tiles", "steps_per_cta", "d", "d_stride", "grid", "source_bytes"),
@@ -71,7 +71,7 @@ _OPERANDS = (
 OF_WINDOWS = (
     *("operands.a", "operands.b"),
     *(f"operands.{name}" for name in _OPERANDS),
-    *("operands.by_pitch.multiplier", "operands.by_box_rows.multiplier"),
+    *("operands.by_pitch.multiplier", "operands.by_images.multiplier"),
 )
 OF_TAPS = tuple(f"operands.{name}" for name in ("height", "width", "row_pixels", "column_pixels", "filter_bytes"))
 _OF_GROUPS: Mapping[Groups, tuple[str, ...]] = {
@@ -118,15 +118,15 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape |
     if operands is None:
         return None
     operand_values, operand_maps = operands
-    width = (problem if kernel.residues else multiplied).width.output
+    height, width = problem.height.output, (problem if kernel.residues else multiplied).width.output
     values: dict[str, int | Sequence[int]] = {
         **(_taps_of_residues(call) if kernel.residues else _taps(call)),
         **{f"geometry.{each.name}": int(getattr(geometry, each.name)) for each in fields(Geometry)},
         "images": multiplied.images,
-        "output_height": problem.height.output,
+        "output_height": height,
         "output_width": width,
         "filter_count": problem.filters,
-        "image_rows": problem.height.output * width * (problem.filters if call.loop.planar else 1),
+        "image_rows": multiplied.depth.output * height * width * (problem.filters if call.loop.planar else 1),
         "stride_height": multiplied.height.stride,
         "stride_width": multiplied.width.stride,
         "channel_blocks": multiplied.channel_blocks(kernel.channels),
@@ -188,7 +188,7 @@ def _tap_rows(call: Call) -> dict[str, int]:
     """Return the taps, and the pixels from one to the next, as mainloop_taps.hpp does."""
     height, width = call.problem.height, call.problem.width
     rows = call.problem.filters * call.problem.tap_count
-    steps = height.dilation * call.geometry.input_pitch, width.dilation
+    steps = height.dilation * call.geometry.row_pitch, width.dilation
     return dict(zip(OF_TAPS, (height.taps, width.taps, *steps, rows * call.kernel.block_bytes), strict=True))
 
 
@@ -211,7 +211,7 @@ def _taps_of_residues(call: Call) -> dict[str, int | Sequence[int]]:
             down = (height.pad - y * height.dilation + row) // height.stride + before[0]
             right = (width.pad - x * width.dilation + column) // width.stride + before[1]
             enters = len(words) == first_tap[-1]
-            words.append((down * call.geometry.input_pitch + right | x << 16 | y << 22 | enters << 31) & 0xFFFFFFFF)
+            words.append((down * call.geometry.row_pitch + right | x << 16 | y << 22 | enters << 31) & 0xFFFFFFFF)
     residues = "operands.residues"
     return {
         **_words(words, [-before[1] & 0xFFFF | (-before[0] & 0xFFFF) << 16]),
@@ -245,7 +245,7 @@ def _taps(call: Call) -> dict[str, int | Sequence[int]]:
                         continue
                     if enters:
                         starts.append((x0 - width.pad) & 0xFFFF | ((y0 - height.pad) & 0xFFFF) << 16)
-                    shift = down // height.stride * call.geometry.input_pitch + right // width.stride
+                    shift = down // height.stride * call.geometry.row_pitch + right // width.stride
                     at = (width.taps - 1 - x, height.taps - 1 - y) if call.loop.operator == "dgrad" else (x, y)
                     words.append((shift | at[0] << 16 | at[1] << 22 | enters << 31) & 0xFFFFFFFF)
                     enters = False
@@ -258,7 +258,7 @@ def _divisors(filter_blocks: int, geometry: Geometry) -> dict[str, int]:
     numbers = (filter_blocks, geometry.tiles_wide, geometry.tiles_high, geometry.cluster_size)
     for name, number in zip(_DIVISORS, numbers, strict=True):
         found |= {f"{name}.{part}": value for part, value in divisor(number).items()}
-    for name, number in zip(_SMALL_DIVISORS, (geometry.accumulator_pitch, max(geometry.box_rows, 1)), strict=True):
+    for name, number in zip(_SMALL_DIVISORS, (geometry.accumulator_pitch, geometry.images), strict=True):
         found[f"{name}.multiplier"] = small_divisor(number)
     return found
 
@@ -290,9 +290,8 @@ def _windows(call: Call) -> dict[str, int] | None:
     strides = (a[0], a[slices], a[-2], b[0], b[slices], b[-2], a[-1], b[-1])
     sizes = (problem.height.size, problem.width.size, problem.width.taps, problem.width.pad)
     found = {f"operands.{name}": value for name, value in zip(_OPERANDS, (*strides, *sizes), strict=True)}
-    small = {"by_pitch": geometry.input_pitch, "by_box_rows": geometry.box_rows if geometry.images > 1 else 0}
-    for name, by in small.items():
-        found[f"operands.{name}.multiplier"] = small_divisor(by) if by else 0
+    for name, by in (("by_pitch", geometry.input_pitch), ("by_images", geometry.images)):
+        found[f"operands.{name}.multiplier"] = small_divisor(by)
     return found
 
 
@@ -303,15 +302,17 @@ def _input(call: Call) -> TensorMap:
     kernel, problem, geometry, operand = call.kernel, call.problem, call.geometry, call.loop.a
     pointer, before = place_of(call.plan, operand, call.sizes)
     height, width = problem.height, problem.width
-    steps = (1, 1) if kernel.residues else (width.stride, height.stride)
-    box = [kernel.channels, (geometry.input_pitch - 1) * steps[0] + 1, (geometry.box_rows - 1) * steps[1] + 1]
-    extents = [problem.channels, width.size, height.size]
+    steps = (1, 1, 1) if kernel.residues else (width.stride, 1, height.stride)
+    columns, rows = (geometry.input_pitch - 1) * steps[0] + 1, (geometry.box_rows - 1) * steps[2] + 1
+    box, extents = (
+        [kernel.channels, columns, geometry.images, rows],
+        [problem.channels, width.size, problem.images, height.size],
+    )
     if kernel.volume:
         extents.append(problem.depth.size)
         box.append(1)
-    extents.append(problem.images)
-    box.append(geometry.images)
-    strides = call.strides(operand)[::-1]
+    image, *slices, row, pixel = call.strides(operand)
+    strides = [pixel, image, row, *slices]
     if kernel.grouped:
         channels = call.blocks.channels
         extents = [channels, *extents[1:], problem.channels // channels]
@@ -341,19 +342,18 @@ def _filters(call: Call) -> TensorMap:
 def _tiles(call: Call) -> list[TensorMap]:
     """Return the descriptors of C and D: one for each residue class."""
     kernel, problem, geometry = call.kernel, call.problem, call.geometry
-    rows = geometry.box_rows if geometry.images > 1 else geometry.rows
     slice_box = (1,) if kernel.volume else ()
     by_threads = call.loop.shared or call.loop.stored > 0
-    whole = (geometry.accumulator_pitch, rows, *slice_box, geometry.images)
+    whole = (geometry.accumulator_pitch, geometry.images, geometry.rows, *slice_box)
     found = []
     tensors = {"source": call.plan.source, "destination": None if by_threads else call.plan.destination}
     for name, tensor in tensors.items():
         if tensor is None:
             continue
-        box = (geometry.columns, 1, *slice_box, 1) if name == "destination" and call.stores_rows else whole
-        extents = [problem.filters, problem.width.output, problem.height.output]
-        extents += [problem.depth.output, problem.images] if kernel.volume else [problem.images]
-        strides = list(accumulate(extents[1:-1], mul, initial=call.pitch(name)))
+        box = (geometry.columns, 1, 1, *slice_box) if name == "destination" and call.stores_rows else whole
+        spatial = [problem.width.output, problem.height.output, *([problem.depth.output] if kernel.volume else [])]
+        pixel, row, *slices, image = accumulate(spatial, mul, initial=call.pitch(name))
+        extents, strides = [problem.filters, spatial[0], problem.images, *spatial[1:]], [pixel, image, row, *slices]
         whole_box = [FILTERS, *box]
         if kernel.grouped:
             blocks = call.blocks
@@ -373,11 +373,11 @@ def _of_residue(whole: TensorMap, problem: Problem, index: int, first: tuple[int
     member = whole.member if index == 0 else f"operands.{whole.member}[{index - 1}]"
     height, width = problem.height, problem.width
     columns, rows = ceil_div(width.output - first[1], width.stride), ceil_div(height.output - first[0], height.stride)
-    pixel, row, image = whole.strides
+    pixel, image, row = whole.strides
     return replace(
         whole,
         member=member,
-        extents=(whole.extents[0], columns, rows, whole.extents[3]),
-        strides=(pixel * width.stride, row * height.stride, image),
+        extents=(whole.extents[0], columns, whole.extents[2], rows),
+        strides=(pixel * width.stride, image, row * height.stride),
         before=-(first[0] * row + first[1] * pixel),
     )

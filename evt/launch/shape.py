@@ -116,16 +116,16 @@ def tensor_map(
     box: Sequence[int],
     row_bytes: int,
     *,
-    steps: tuple[int, int] = (1, 1),
+    steps: tuple[int, ...] = (),
     rounds: bool = True,
     before: int = 0,
 ) -> TensorMap:
     """Return a descriptor of elements of a type; ``strides`` count elements.
 
-    A row of the box has ``row_bytes`` in shared memory. ``rounds``: f32 is rounded to TF32. The tensor begins
-    ``before`` elements before the pointer.
+    ``steps`` are those of the dimensions after the first. A row of the box has ``row_bytes`` in shared memory.
+    ``rounds``: f32 is rounded to TF32. The tensor begins ``before`` elements before the pointer.
     """
-    every = (1, *steps, *(1 for _ in extents[3:]))[: len(extents)]
+    every = (1, *steps, *(1 for _ in extents[len(steps) + 1 :]))
     in_bytes = tuple(stride * bytes_of(dtype) for stride in strides)
     kind = MAP_TYPES[dtype][1] if rounds or dtype != F32 else MAP_FLOAT32
     swizzle = _SWIZZLES.get(row_bytes, 0)

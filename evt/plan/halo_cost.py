@@ -222,7 +222,8 @@ class Cycles:
         if not kernel.filters_stay:
             filters = min(halo.FEWEST_FILTER_STAGES, filters)
         left = halo.bytes_for_stages(kernel, tile) - filters * tile.filter_stage_bytes
-        held_up = max(1.0, problem.groups / max(left // tile.input_stage_bytes, 1))
+        boxes = tile.input_stages if kernel.grouped and tile.resident else left // tile.input_stage_bytes
+        held_up = max(1.0, problem.groups / max(boxes, 1))
         waits = problem.tap_count == 1 and blocked.groups == "one" and halo_schedule.has_many_channels(problem, kernel)
         start = _START_SHARED if shared else _START + pixels * _START_PER_PIXEL
         if kernel.words:

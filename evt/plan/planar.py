@@ -1,22 +1,22 @@
-"""Convolutions whose D is contiguous, [N, F, H, W]: a filter is a plane of an image.
+"""Convolutions whose D is contiguous, [N, F, H, W] or [N, F, D, H, W]: a filter is a plane of an image.
 
 The kernel numbers the pixels of each image from ``F * H * W`` times the image on, so that D is a matrix [m, n] whose
-rows are contiguous. No other tensor of the epilogue may have rows then.
+rows are contiguous. No other tensor of the epilogue may have rows then. Threads store D.
 """
 
 from __future__ import annotations
 
 from evt.ir import TypedDag
-from evt.ir.dtype import B1
+from evt.ir.dtype import BF16, F16
 from evt.ir.node import Index, Random, base
 from evt.plan.problem import Problem
 
 
 def may_be_planar(dag: TypedDag) -> bool:
-    """Return whether the one tensor with rows is D, a matrix, and the epilogue does not read the numbers of rows."""
+    """Return whether the one tensor with rows is D, of 16-bit floats, and the epilogue does not read rows' numbers."""
     if len(dag.outputs) > 1 or any(isinstance(op, Index | Random) for op, _ in dag.table):
         return False
-    is_matrix = dag.primary.modes == ("m", "n") and dag.primary.dtype != B1
+    is_matrix = dag.primary.modes == ("m", "n") and dag.primary.dtype in (F16, BF16)
     return is_matrix and not any("m" in map(base, value.modes) for value in dag.inputs)
 
 

@@ -1,4 +1,4 @@
-"""Contiguous outputs [N, F, H, W] of convolutions of one channel, which a kernel stores without a copy.
+"""Contiguous outputs [N, F, ...] of convolutions of one channel, which a kernel stores without a copy.
 
 PyTorch takes images of one channel to be contiguous, and convolves them to contiguous outputs: :mod:`evt.plan.planar`.
 """
@@ -9,15 +9,13 @@ from dataclasses import replace
 
 from evt.errors import EvtError
 from evt.plan import LayoutClass, Target
+from evt.plan.plan import HaloConvolution
 from evt.plan.planar import may_be_planar
 from evt.request import Request, surveyed
 from evt.runtime.bound import Bound
 from evt.runtime.kernels import call_problem
 from evt.runtime.layout import LIMIT, TensorArgument
 from evt.runtime.memory_format import follows_channels_last
-
-#: The route whose kernels store planes.
-_ROUTE = "conv-halo-padded-3x"
 
 
 def with_planes(request: Request, bound: Bound, target: Target, atomic: bool, *, fresh: bool) -> Bound:
@@ -26,7 +24,7 @@ def with_planes(request: Request, bound: Bound, target: Target, atomic: bool, *,
     ``fresh``: the call allocates its output.
     """
     problem, dag = bound.convolution, bound.dag
-    if problem is None or problem.channels > 1 or problem.geometry.rank != 2 or not may_be_planar(dag):
+    if problem is None or problem.channels > 1 or problem.geometry.rank < 2 or not may_be_planar(dag):
         return bound
     output = dag.primary
     if "A" in bound.copied or "B" in bound.copied:
@@ -42,7 +40,7 @@ def with_planes(request: Request, bound: Bound, target: Target, atomic: bool, *,
     copied = tuple(name for name in bound.copied if name != output.name)
     made = replace(bound, tensors={**bound.tensors, output.name: planes}, copied=copied, planar=True)
     try:
-        found = surveyed(request, call_problem(request, made, target, atomic))
-        return made if found.chosen.route.name == _ROUTE else bound
+        loops = [plan.mainloop for plan in surveyed(request, call_problem(request, made, target, atomic)).defaults]
     except EvtError:  # no route, or another one: the call tells why
         return bound
+    return made if all(isinstance(loop, HaloConvolution) and loop.planar for loop in loops) else bound

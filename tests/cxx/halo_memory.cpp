@@ -82,8 +82,8 @@ void print_taps() {
       continue;
     }
     evt::kit::Residues classes;
-    evt::kit::Taps taps = residues ? evt::kit::taps_of_residues(given, made.input_pitch, classes)
-                                   : evt::kit::taps_of(p, made.input_pitch);
+    evt::kit::Taps taps = residues ? evt::kit::taps_of_residues(given, made.row_pitch(), classes)
+                                   : evt::kit::taps_of(p, made.row_pitch());
     if (backwards) taps.reverse(p);
     std::printf("%d %d %d %d %d %d %d %d %d %d", made.images, made.rows, made.columns, made.input_pitch, made.accumulator_pitch,
                 made.next_eight(), made.box_rows, made.guard, taps.groups, taps.number);

@@ -128,13 +128,13 @@ class Tile:
     @property
     def operand(self) -> torch.Tensor:
         """The addresses in a box of the pixels that an instruction multiplies, from the first one of a tap on."""
-        pixels = torch.arange(((self.images - 1) * self.box_rows + self.rows - 1) * self.sum_pitch + self.columns)
+        pixels = torch.arange((self.rows * self.images - 1) * self.sum_pitch + self.columns)
         return pixels // 8 * self.next_eight + pixels % 8
 
     def stored(self, sums: torch.Tensor) -> torch.Tensor:
         """Return the pixels [image, row, column] of the tile among the multiplied ones."""
-        sums = pad(sums, (0, 0, 0, self.images * self.box_rows * self.sum_pitch - len(sums)))
-        return sums.unflatten(0, (self.images, self.box_rows, self.sum_pitch))[:, : self.rows, : self.columns]
+        sums = pad(sums, (0, 0, 0, self.rows * self.images * self.sum_pitch - len(sums)))
+        return sums.unflatten(0, (self.rows, self.images, self.sum_pitch)).transpose(0, 1)[..., : self.columns, :]
 
 
 def computed(tile: Tile, x: torch.Tensor, filters: torch.Tensor, sizes: dict[str, int]) -> torch.Tensor:
@@ -151,7 +151,7 @@ def computed(tile: Tile, x: torch.Tensor, filters: torch.Tensor, sizes: dict[str
                 for down, right in tile.starts:
                     first = (margin + y0 * steps[0] + down, margin + x0 * steps[1] + right)
                     box = padded[image : image + tile.images, first[0] :: steps[0], first[1] :: steps[1]]
-                    box = box[:, : tile.box_rows, : tile.pitch].reshape(-1, x.shape[-1])
+                    box = box[:, : tile.box_rows, : tile.pitch].transpose(0, 1).reshape(-1, x.shape[-1])
                     boxes.append(torch.cat((box, x.new_zeros((tile.guard, x.shape[-1])))))
                 sums, group = x.new_zeros((len(tile.operand), sizes["filters"])), -1
                 for shift, across, below, enters in tile.taps:
@@ -278,7 +278,7 @@ def computed_of_windows(tile: Tile, copy: torch.Tensor, filters: torch.Tensor, s
                 boxes = []
                 for down, right in tile.starts:
                     box = padded[image : image + tile.images, margin + y0 * step + down :: step, x0 + right :]
-                    box = box[:, : tile.box_rows, : tile.pitch].reshape(-1)
+                    box = box[:, : tile.box_rows, : tile.pitch].transpose(0, 1).reshape(-1)
                     boxes.append(torch.cat((box, box.new_zeros(tile.guard * PART))))
                 for shift, across, below, enters in tile.taps:
                     group += enters

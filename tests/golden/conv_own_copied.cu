@@ -263,7 +263,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, by_cluster_size.multiplier),
     EVT_MEMBER(Params, by_cluster_size.shift),
     EVT_MEMBER(Params, by_pitch.multiplier),
-    EVT_MEMBER(Params, by_box_rows.multiplier),
+    EVT_MEMBER(Params, by_images.multiplier),
     EVT_MEMBER(Params, depth.channel_blocks),
     EVT_MEMBER(Params, depth.size),
     EVT_MEMBER(Params, depth.taps),

@@ -234,7 +234,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, by_cluster_size.multiplier),
     EVT_MEMBER(Params, by_cluster_size.shift),
     EVT_MEMBER(Params, by_pitch.multiplier),
-    EVT_MEMBER(Params, by_box_rows.multiplier),
+    EVT_MEMBER(Params, by_images.multiplier),
     EVT_MEMBER(Params, depth.channel_blocks),
     EVT_MEMBER(Params, depth.size),
     EVT_MEMBER(Params, depth.taps),
@@ -257,7 +257,7 @@ extern "C" __device__ unsigned const golden_layout[] = {
     EVT_MEMBER(Params, operands.filter_width),
     EVT_MEMBER(Params, operands.pad),
     EVT_MEMBER(Params, operands.by_pitch.multiplier),
-    EVT_MEMBER(Params, operands.by_box_rows.multiplier),
+    EVT_MEMBER(Params, operands.by_images.multiplier),
     EVT_MEMBER(Params, epilogue.in_bias.ptr),
     EVT_MEMBER(Params, epilogue.in_bias.stride),
 };

@@ -57,7 +57,7 @@ def box_of(problem: ConvolutionProblem, tile: Geometry, first: tuple[int, int], 
     steps = problem.geometry.stride
     rows = range(first[0], first[0] + tile.box_rows * steps[0], steps[0])
     columns = range(first[1], first[1] + tile.input_pitch * steps[1], steps[1])
-    places = [(image, row, column) for image in range(tile.images) for row in rows for column in columns]
+    places = [(image, row, column) for row in rows for image in range(tile.images) for column in columns]
     return [pixel(problem, *place) for place in places] + [None] * guard
 
 
@@ -81,7 +81,7 @@ def test_every_tap_meets_its_pixel(seed) -> None:
                         for x in range(min(tile.columns, columns - x0)):
                             row, column = (y0 + y) * sy + ty * dy - pad_y, (x0 + x) * sx + tx * dx - pad_x
                             for image in range(tile.images):
-                                found = box[(image * tile.box_rows + y + qy) * tile.input_pitch + x + qx]
+                                found = box[((y + qy) * tile.images + image) * tile.input_pitch + x + qx]
                                 assert found == pixel(problem, image, row, column), (tile, y0 + y, x0 + x, ty, tx)
 
 
@@ -121,7 +121,7 @@ def test_eight_columns_waste_no_pixels() -> None:
 
 
 def test_small_images_share_a_tile() -> None:
-    assert chosen(7, 256) == (4, 7, 7, 8, 8, 8, 3)
+    assert chosen(7, 256) == (4, 7, 7, 8, 8, 9, 3)
 
 
 def offered(channels: int, taps: int, side: int = 28, operand: DType = F16) -> Halo:
@@ -283,7 +283,7 @@ def end_of_reads(problem: Problem, kernel: KernelClass, made: Geometry) -> int:
     """Return the end of the instructions' reads in the last box, from the first: eight rows of a block's bytes each."""
     height, width = problem.height, problem.width
     down, right = ((axis.taps - 1) * axis.dilation // axis.stride for axis in (height, width))
-    last = down * made.input_pitch + right + (kernel.pixels // 8 - 1) * made.next_eight + 7
+    last = down * made.row_pitch + right + (kernel.pixels // 8 - 1) * made.next_eight + 7
     return (made.input_stages - 1) * made.input_stage_bytes + last * kernel.pixel_bytes + kernel.block_bytes
 
 

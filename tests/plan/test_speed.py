@@ -167,17 +167,17 @@ BOTH = {
     (2, 640, 1280, 16, 3, 1): "halo_104x64x64",
     (8, 1280, 1280, 16, 3, 1): "implicit_own_128x160x64",
     (2, 1280, 1280, 16, 3, 1): "halo_104x64x64",
-    (2, 1280, 1280, 8, 3, 1): "halo_shared_136x64x64",
+    (2, 1280, 1280, 8, 3, 1): "halo_shared_128x64x64",
     (2, 2560, 1280, 16, 3, 1): "halo_104x64x64",
-    (8, 1280, 1280, 8, 3, 1): "halo_136x64x64",
+    (8, 1280, 1280, 8, 3, 1): "halo_128x64x64",
     (256, 512, 512, 7, 3, 1): "implicit_pingpong_128x128x64",
-    (32, 512, 512, 7, 3, 1): "halo_120x64x64",
+    (32, 512, 512, 7, 3, 1): "halo_112x64x64",
     (256, 128, 128, 56, 3, 2): "halo_208x64x64",  # not implicit_pingpong_128x128x64, within the error of the estimates
     (1, 64, 128, 160, 3, 2): "halo_104x64x64",  # as fast as implicit_own_128x64x64_1x2
     (16, 64, 128, 160, 3, 2): "halo_208x64x64",  # not halo_256x64x64, with fewer boxes in flight than groups of taps
     (256, 256, 256, 28, 3, 2): "implicit_pingpong_128x128x64",
     (1, 256, 256, 28, 3, 2): "halo_shared_64x64x64",
-    (32, 512, 512, 14, 3, 2): "halo_120x64x64",
+    (32, 512, 512, 14, 3, 2): "halo_112x64x64",
     (1, 512, 512, 14, 3, 2): "halo_shared_64x64x64",
     (1, 256, 512, 40, 3, 2): "halo_shared_64x64x64",
     (1, 512, 512, 7, 3, 1): "halo_shared_64x64x64",

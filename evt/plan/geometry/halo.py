@@ -2,13 +2,14 @@
 
 A tile is 64 filters by at most ``pixels`` output pixels: ``rows`` rows of ``columns`` pixels. TMA loads its input, with
 the halo that the taps reach, as a box of rows of ``input_pitch`` pixels; a pixel holds one block of channels. The
-operand of a tap is the same shared memory, from ``dy * input_pitch + dx`` pixels on, so that WGMMA also multiplies the
+operand of a tap is the same shared memory, from ``dy * row_pitch + dx`` pixels on, so that WGMMA also multiplies the
 pixels between ``columns`` and ``input_pitch``, which are not stored. A tile of eight columns has no pixels between its
-rows: the descriptor gives the distance from eight pixels to the next eight. A tile may hold several small images. With
-a stride, the taps form groups that read the same pixels of every ``stride``; each group has its own box. A volume is a
-stack of slices; its taps along the depth are further blocks of channels. Taps outside of the volume are left out. A
-tile may hold a slice of several volumes, which leave out the same taps. If filters are columns along the depth, the
-slices are the rows of an image.
+rows: the descriptor gives the distance from eight pixels to the next eight. A tile may hold several small images: the
+first rows of all of them, then the second ones, so that no row between two images is multiplied. With a stride, the
+taps form groups that read the same pixels of every ``stride``; each group has its own box. A volume is a stack of
+slices; its taps along the depth are further blocks of channels. Taps outside of the volume are left out. A tile may
+hold a slice of several volumes, which leave out the same taps. If filters are columns along the depth, the slices are
+the rows of an image.
 
 The gradient of a convolution with a stride has residue classes of pixels, each with some of the taps. The taps of a
 class are next to each other: a tile has the pixels of one class, and every ``stride``-th pixel of the output.
@@ -99,7 +100,7 @@ class Geometry:
     #: Pixels from one row to the next: of the box, and of the accumulator, C and D.
     input_pitch: int = 0
     accumulator_pitch: int = 0
-    #: Rows from one image of the box to the next, and pixels of zeros after the last row.
+    #: Rows of each image in the box, and pixels of zeros after the last row.
     box_rows: int = 0
     guard: int = 0
     tiles_high: int = 0
@@ -134,13 +135,18 @@ class Geometry:
 
     @property
     def stored_pixels(self) -> int:
-        """Pixels of C and D in their buffer, with those between several images."""
-        return (self.images * self.box_rows if self.images > 1 else self.rows) * self.accumulator_pitch
+        """Pixels of C and D in their buffer."""
+        return self.rows * self.images * self.accumulator_pitch
 
     @property
     def accumulated_pixels(self) -> int:
         """Accumulator pixels from the first to the last one of the tile."""
-        return ((self.images - 1) * self.box_rows + self.rows - 1) * self.accumulator_pitch + self.columns
+        return (self.rows * self.images - 1) * self.accumulator_pitch + self.columns
+
+    @property
+    def row_pitch(self) -> int:
+        """Pixels of the box from a row of an image to its next row: rows of the other images are between them."""
+        return self.images * self.input_pitch
 
     @property
     def next_eight(self) -> int:
@@ -271,11 +277,6 @@ def pitch_of(problem: Problem, columns: int) -> int:
     return problem.width.shared_pitch if whole else columns + problem.width.halo
 
 
-def rows_of_image(problem: Problem) -> int:
-    """Return the rows from one image of a tile to the next."""
-    return problem.height.shared_pitch if problem.groups == 1 else problem.height.output + problem.height.halo
-
-
 def products_pitch(pixels: int) -> int:
     """Return the elements between two rows of a tile's products: eight rows meet all banks of shared memory."""
     return pixels + EIGHT
@@ -293,10 +294,9 @@ def arrange(problem: Problem, kernel: KernelClass, images: int, rows: int, colum
     width = problem.width
     pitch = EIGHT + width.halo if eights else pitch_of(problem, columns)
     accumulator_pitch = EIGHT if eights else pitch
-    reach = rows + height.halo
-    box_rows = rows_of_image(problem) if images > 1 else reach
-    guard = (reach - box_rows) * pitch + columns + width.halo - pitch
-    pixels = ((images - 1) * box_rows + rows - 1) * accumulator_pitch + columns
+    box_rows = rows + height.halo
+    guard = columns + width.halo - pitch
+    pixels = (rows * images - 1) * accumulator_pitch + columns
     if kernel.tap_rows:  # taps are at pixels of the box
         pixels = images * box_rows * pitch + guard
     largest = max((pitch - 1) * width.stride, (box_rows - 1) * height.stride)
@@ -308,7 +308,7 @@ def arrange(problem: Problem, kernel: KernelClass, images: int, rows: int, colum
         or (not kernel.loads_by_threads and largest >= LARGEST_BOX)
     ):
         return Geometry()
-    stored = (images * box_rows if images > 1 else rows) * accumulator_pitch
+    stored = rows * images * accumulator_pitch
     # A kernel with clusters has the buffer for any epilogue: the planner does not know the epilogue.
     buffer = max(kernel.pixels, stored) * 2 * FILTERS if kernel.staged or kernel.shared else 0
     if kernel.tap_rows:
@@ -355,7 +355,7 @@ def most_images(problem: Problem, kernel: KernelClass, eights: bool) -> Geometry
     """Return the tile with the most whole images that fits."""
     columns = EIGHT if eights else problem.width.output
     pitch = EIGHT if eights else pitch_of(problem, columns)
-    images = kernel.pixels // (rows_of_image(problem) * pitch) + 1
+    images = kernel.pixels // (problem.height.output * pitch) + 1
     while images > 1:
         made = arrange(problem, kernel, images, problem.height.output, columns, eights)
         if made.input_stages > 0:

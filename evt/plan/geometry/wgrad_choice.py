@@ -55,6 +55,11 @@ OF_PARTIAL = 0.17
 OF_PART = 15000.0
 SECOND = 8100.0
 SUMMED = 3300.0
+#: CTAs, and pixels of a CTA, beyond which CTAs that send each other sums multiply more slowly, and by how much: those
+#: on neighbouring SMs load different pixels. Five layers, H200, 2026-11-30.
+FEW_CTAS = 112
+FEW_PIXELS = 4096.0
+CROWDED = 1.15
 
 
 def loads(problem: Problem, kind: WgradClass, neighbours: int) -> int:
@@ -115,8 +120,11 @@ def shared_cycles(problem: Problem, kind: WgradClass, cluster: WgradCluster) -> 
         multiplied = mainloop_cycles(problem, kind, cluster, pixels * tiles / clusters)
         parts = pieces / clusters * (completion + OF_PART)
         return overlapped(multiplied, memory_cycles(problem), 0.0) + parts + second_cycles(problem, pieces / tiles)
-    waves = ceil_div(cluster.splits * outputs(problem, kind), available(cluster.ctas))
+    ctas = cluster.splits * outputs(problem, kind)
+    waves = ceil_div(ctas, available(cluster.ctas))
     multiplied = waves * mainloop_cycles(problem, kind, cluster, pixels / cluster.splits)
+    if cluster.ranks > 1 and ctas > FEW_CTAS and pixels > FEW_PIXELS * cluster.splits:
+        multiplied = multiplied * CROWDED
     completed = waves * completion + second_cycles(problem, float(cluster.clusters))
     return overlapped(multiplied, memory_cycles(problem), 0.0) + completed
 

@@ -44,11 +44,18 @@ def stored_by_threads(draft: Draft) -> int:
 
 
 def fragment_epilogue(
-    draft: Draft, *, paired: bool = False, is_stored: bool = False, has_source: bool = True, moves_all: bool = False
+    draft: Draft,
+    *,
+    paired: bool = False,
+    is_stored: bool = False,
+    is_planar: bool = False,
+    has_source: bool = True,
+    moves_all: bool = False,
 ) -> Collective:
     """Return the epilogue of a kernel that takes all shared memory.
 
-    ``paired``: it stores a D of half the columns; ``is_stored``: it stores a D that TMA cannot store.
+    ``paired``: it stores a D of half the columns; ``is_stored``: it stores a D that TMA cannot store, ``is_planar``: in
+    planes.
     ``has_source``: it may load C. ``moves_all``: it may move other matrices than C and D, too.
     """
     moved = _moved(draft, is_stored, moves_all and not paired)
@@ -56,7 +63,9 @@ def fragment_epilogue(
     source = loads[0].name if loads and has_source and not paired else None
     c = tensor(draft, source) if source else None
     if paired:
-        d: Tensor | None = _half_tensor(draft, draft.primary)
+        d: Tensor | None = _pitched(draft, draft.primary, "m")
+    elif is_planar:
+        d = _pitched(draft, draft.primary, "n")
     else:
         d = tensor(draft, draft.primary) if is_stored or draft.dag.primary in moved else None
     staged = {draft.primary} if d is not None else set[str]()
@@ -78,11 +87,11 @@ def fragment_epilogue(
     return Collective(program, program, c, d, d.dtype if d else F16, SHARED_BYTES)
 
 
-def _half_tensor(draft: Draft, name: str) -> Tensor:
-    """Return a row-major output with half the columns, which the kernel stores."""
-    layout, pointer, rows = draft.signature[name], draft.fields.pointer(name), draft.fields.stride(name, "m")
-    strides = draft.with_batch(name, rows, 1, layout.batch == "strided")
-    return Tensor(draft.dtype(name), True, layout.alignment, pointer, strides)
+def _pitched(draft: Draft, name: str, mode: str) -> Tensor:
+    """Return an output that the kernel stores: row-major with half the columns, or planes, which n counts."""
+    layout, pointer, pitch = draft.signature[name], draft.fields.pointer(name), draft.fields.stride(name, mode)
+    strides = draft.with_batch(name, pitch, 1, layout.batch == "strided")
+    return Tensor(draft.dtype(name), mode == "m", layout.alignment, pointer, strides)
 
 
 def _moved(draft: Draft, is_stored: bool, moves_all: bool) -> list[Input | Output]:

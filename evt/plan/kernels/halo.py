@@ -41,10 +41,11 @@ class HaloKernel:
         taps = convolution.stage_taps[self.windows] if convolution is not None else 0
         if self.tap_rows:
             taps = 1
-        mainloop, stored = self._mainloop(draft), stored_by_threads(draft)
-        planar = self.windows and mainloop.rank == 2 and is_planar(draft.problem)
+        mainloop, planar = self._mainloop(draft), self.windows and is_planar(draft.problem)
+        stored = 1 if planar else stored_by_threads(draft)
         mainloop = replace(mainloop, by_images=by_images, taps=taps, stored=stored, planar=planar)
-        epilogue = fragment_epilogue(draft, is_stored=stored > 0, has_source=not self.tap_rows)
+        has_source = not self.tap_rows
+        epilogue = fragment_epilogue(draft, is_stored=stored > 0, is_planar=planar, has_source=has_source)
         for setting in ("tile_rows", "tile_columns"):
             draft.fields.size(setting)
         return draft.finish(_frame(self.template), mainloop, epilogue)

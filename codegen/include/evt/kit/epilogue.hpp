@@ -21,7 +21,7 @@ template <class Traits>
 struct Pixels {
   Params<Traits> const& params;
   WorkTile const& tile;
-  int row, column;                // of the first of this thread's next 8 pixels, in the tile
+  int row, column;                // of the first of this thread's next 8 pixels, in the tile: rows of all its images
   int step_rows, step_columns;    // 8 pixels further
   int rows, columns, first;       // the rows and columns in the image, and the matrix row of the first
   int row_pixels, column_pixels;  // from a row, and from a column, to the next
@@ -48,8 +48,8 @@ struct Pixels {
     }
     rows = min(params.geometry.rows, high - tile.row);
     columns = min(params.geometry.columns, wide - tile.column);
-    int const slice = Traits::kVolume ? tile.image * params.depth.output + tile.slice : tile.image;
-    first = slice * params.image_rows + y * params.output_width + x;
+    first = tile.image * params.image_rows + y * params.output_width + x;
+    if constexpr (Traits::kVolume) first += tile.slice * params.output_height * params.output_width;
   }
 
   CUTLASS_DEVICE void advance(int& row, int& column, int by_rows, int by_columns) const {
@@ -66,9 +66,9 @@ struct Pixels {
     int pixel = first;
     bool has = column < columns;
     if (!Traits::kByImages && params.geometry.images > 1) {
-      int const image = params.by_box_rows.quotient(row), slices = Traits::kVolume ? params.depth.output : 1;
-      row -= image * params.geometry.box_rows;
-      pixel += image * slices * params.image_rows;
+      int const of_image = params.by_images.quotient(row), image = row - of_image * params.geometry.images;
+      row = of_image;
+      pixel += image * params.image_rows;
       has = has && image < min(params.geometry.images, params.images - tile.image);
     }
     return has && row < rows ? pixel + row * row_pixels + column * column_pixels : -1;
@@ -118,11 +118,11 @@ CUTLASS_DEVICE fragment::Tile columns_of(Params<Traits> const& params, WorkTile 
 template <class Traits>
 CUTLASS_DEVICE void load_tile(Params<Traits> const& params, WorkTile const& tile, uint32_t buffer, uint32_t loaded) {
   if constexpr (Traits::kVolume) {
-    tma_load(buffer, params.source, loaded, tile.filter, tile.column, tile.row, tile.slice, tile.image);
+    tma_load(buffer, params.source, loaded, tile.filter, tile.column, tile.image, tile.row, tile.slice);
   } else if constexpr (Traits::kGrouped) {
-    tma_load(buffer, params.source, loaded, tile.place.filter, tile.column, tile.row, tile.image, tile.place.slice);
+    tma_load(buffer, params.source, loaded, tile.place.filter, tile.column, tile.image, tile.row, tile.place.slice);
   } else {
-    tma_load(buffer, params.source_of(tile.residue), loaded, tile.filter, tile.column, tile.row, tile.image);
+    tma_load(buffer, params.source_of(tile.residue), loaded, tile.filter, tile.column, tile.image, tile.row);
   }
 }
 
@@ -143,11 +143,11 @@ CUTLASS_DEVICE void store_tile(Params<Traits> const& params, WorkTile const& til
   Geometry const& geometry = params.geometry;
   auto const store = [&](uint32_t from, int row) {
     if constexpr (Traits::kVolume) {
-      tma_store(params.destination, from, tile.filter, tile.column, row, tile.slice, tile.image);
+      tma_store(params.destination, from, tile.filter, tile.column, tile.image, row, tile.slice);
     } else if constexpr (Traits::kGrouped) {
-      tma_store(params.destination, from, tile.place.filter, tile.column, row, tile.image, tile.place.slice);
+      tma_store(params.destination, from, tile.place.filter, tile.column, tile.image, row, tile.place.slice);
     } else {
-      tma_store(params.destination_of(tile.residue), from, tile.filter, tile.column, row, tile.image);
+      tma_store(params.destination_of(tile.residue), from, tile.filter, tile.column, tile.image, row);
     }
   };
   if (params.stores_rows) {
@@ -184,6 +184,33 @@ CUTLASS_DEVICE void store_pixels(Params<Traits> const& params, WorkTile const& t
         *reinterpret_cast<uint32_t*>(to + filter) = load_shared_word(from);
       } else {
         to[filter].bits = uint16_t(load_shared_half(from));
+      }
+    }
+  }
+}
+
+/// Store a consumer's tile of D from its buffer to planes of its images: neighbouring pixels by the lanes of a warp. Warps
+/// share the runs of eight filters.
+template <class Traits>
+CUTLASS_DEVICE void store_planes(Params<Traits> const& params, WorkTile const& tile, int end, uint32_t buffer) {
+  constexpr int kWarps = kWarpGroup / 32;
+  using Element = typename Traits::Destination;
+  int const lane = threadIdx.x % 32, warp = threadIdx.x % kWarpGroup / 32;
+  Pixels<Traits> const pixels(params, tile, 0);
+  auto const place_of = pixels.places();
+#pragma unroll 2
+  for (int first = 0; first < Traits::kPixels; first += 32) {
+    int const pixel = first + lane, place = pixel < Traits::kPixels ? place_of(pixel) : -1;
+    CUTLASS_PRAGMA_UNROLL
+    for (int run = warp; run < kFilters / 8; run += kWarps) {
+      int const filters = place < 0 ? 0 : end - tile.filter - 8 * run;
+      if (filters <= 0) continue;
+      uint32_t words[4];
+      load_shared(words, buffer + pixel * Traits::kEpilogueRow + (run ^ pixel % 8) * 16);
+      Element* to = params.d + place + (tile.filter + 8 * run) * params.d_stride;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < 8; ++i, to += params.d_stride) {
+        if (i < filters) to->bits = uint16_t(words[i / 2] >> i % 2 * 16);
       }
     }
   }

@@ -217,7 +217,11 @@ struct Kernel {
       epilogue.finish(columns);
       if constexpr (Traits::kStored > 0) {
         consumer_sync(consumer);
-        store_pixels(params, tile, columns.end, buffer);
+        if constexpr (Traits::kPlanar) {
+          store_planes(params, tile, columns.end, buffer);
+        } else {
+          store_pixels(params, tile, columns.end, buffer);
+        }
       }
       if constexpr (Traits::kStaged) {
         fence_view_async_shared();

@@ -217,20 +217,20 @@ struct HaloMainloop {
     int const rows = (geometry.box_rows - 1) * step_y + 1;
     if constexpr (kVolume) {
       return TmaTensor<5>{Mma::kType, Mma::kElementBytes, arguments.a,
-                          {problem.channels, width.size, height.size, depth.size, problem.images},
-                          {strides[3], strides[2], strides[1], strides[0]},
-                          {kChannels, columns, rows, 1, geometry.images}, {width.stride, height.stride}, kPixelBytes};
+                          {problem.channels, width.size, problem.images, height.size, depth.size},
+                          {strides[3], strides[0], strides[2], strides[1]},
+                          {kChannels, columns, geometry.images, rows, 1}, {width.stride, 1, height.stride}, kPixelBytes};
     } else if constexpr (Traits::kGrouped) {
       int const channels = GroupBlocks::of(problem, Traits::kClass, arguments.groups).channels;
       return TmaTensor<5>{Mma::kType, Mma::kElementBytes, arguments.a,
-                          {channels, width.size, height.size, problem.images, problem.channels / channels},
-                          {strides[2], strides[1], strides[0], channels},
-                          {kChannels, columns, rows, geometry.images, 1}, {width.stride, height.stride}, kPixelBytes};
+                          {channels, width.size, problem.images, height.size, problem.channels / channels},
+                          {strides[2], strides[0], strides[1], channels},
+                          {kChannels, columns, geometry.images, rows, 1}, {width.stride, 1, height.stride}, kPixelBytes};
     } else {
       return TmaTensor<4>{Mma::kType, Mma::kElementBytes, arguments.a,
-                          {problem.channels, width.size, height.size, problem.images},
-                          {strides[2], strides[1], strides[0]},
-                          {kChannels, columns, rows, geometry.images}, {step_x, step_y}, kPixelBytes};
+                          {problem.channels, width.size, problem.images, height.size},
+                          {strides[2], strides[0], strides[1]},
+                          {kChannels, columns, geometry.images, rows}, {step_x, 1, step_y}, kPixelBytes};
     }
   }
 
@@ -278,13 +278,13 @@ struct HaloMainloop {
           arrive_and_expect_tx(full, bytes);
           uint32_t const to = storage.input.buffers + state.index * geometry.input_stage_bytes;
           if constexpr (kVolume) {
-            tma_load(to, params.input, full, block.channels * kChannels, column, row,
-                     params.depth.input(tile.slice, block.tap), tile.image);
+            tma_load(to, params.input, full, block.channels * kChannels, column, tile.image, row,
+                     params.depth.input(tile.slice, block.tap));
           } else if constexpr (Traits::kGrouped) {
             int const channel = tile.place.channel + block.channels * kChannels;
-            tma_load(to, params.input, full, channel, column, row, tile.image, tile.place.slice);
+            tma_load(to, params.input, full, channel, column, tile.image, row, tile.place.slice);
           } else {
-            tma_load(to, params.input, full, block.channels * kChannels, column, row, tile.image);
+            tma_load(to, params.input, full, block.channels * kChannels, column, tile.image, row);
           }
           state.advance_once(1, geometry.input_stages);
         }

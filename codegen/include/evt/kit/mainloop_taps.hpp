@@ -46,7 +46,7 @@ struct TapRowsMainloop : HaloMainloop<Mma_, Channels, 2> {
     Axis const &height = problem.height, &width = problem.width;
     Geometry const& geometry = params.geometry;
     int const rows = problem.filters * problem.tap_count();
-    params.operands = {height.taps, width.taps, height.dilation * geometry.input_pitch, width.dilation,
+    params.operands = {height.taps, width.taps, height.dilation * geometry.row_pitch(), width.dilation,
                        rows * Base::kBlockBytes};
     auto filters = Base::filters_of(arguments);
     filters.box[1] = problem.filters;

@@ -111,7 +111,7 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, Dimensions> {
     int64_t a_image, a_slice, a_row, b_filter, b_slice, b_row;  // strides, in elements
     int a_pixel, b_pixel;
     int height, width, filter_width, pad;
-    SmallDivisor by_pitch, by_box_rows;
+    SmallDivisor by_pitch, by_images;
   };
 
 #if !defined(EVT_DEVICE_PASS)
@@ -140,7 +140,7 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, Dimensions> {
     params.operands = {static_cast<Pointer>(arguments.a), static_cast<Pointer>(arguments.b), a[0], a[kSlice], a[kRow],
                        b[0], b[kSlice], b[kRow], int(a[kPixel]), int(b[kPixel]), problem.height.size,
                        problem.width.size, problem.width.taps, problem.width.pad, SmallDivisor::of(geometry.input_pitch),
-                       geometry.images > 1 ? SmallDivisor::of(geometry.box_rows) : SmallDivisor{}};
+                       SmallDivisor::of(geometry.images)};
     int64_t const rows = int64_t(geometry.box_rows) * problem.height.stride;
     int64_t const pixels = int64_t(geometry.input_pitch) * problem.width.stride;
     int64_t const of_window = Base::kBlockBytes / kWindowBytes * problem.width.stride;
@@ -170,8 +170,8 @@ struct WindowsMainloop : HaloMainloop<Mma, Channels, Dimensions> {
     Operands const& operands = params.operands;
     int const next_image = int(operands.a_image), next_row = int(operands.a_row);
     for (int chunk = threadIdx.x; chunk < geometry.box_pixels(); chunk += Traits::kThreads) {
-      int const line = operands.by_pitch.quotient(chunk), image = operands.by_box_rows.quotient(line);
-      int const row = (line - image * geometry.box_rows) * params.stride_height;
+      int const line = operands.by_pitch.quotient(chunk), of_image = operands.by_images.quotient(line);
+      int const image = line - of_image * geometry.images, row = of_image * params.stride_height;
       int const column = (chunk - line * geometry.input_pitch) * params.stride_width * Pixels;
       int const element = image * next_image + row * next_row + column * operands.a_pixel;
       Place const place{{uint32_t(element), uint32_t(row), uint32_t(column), uint32_t(image)}};

@@ -81,7 +81,8 @@ struct WordsMainloop : PackedGroupsMainloop<Mma, Channels, Vector> {
     Part const part{geometry.input_pitch * warp / kWideners, geometry.input_pitch * (warp + 1) / kWideners};
     int const lane = threadIdx.x % 32, begin = part.first * operands.words, end = part.end * operands.words;
     int const next_row = params.stride_height * int(operands.a_row), row_bytes = geometry.input_pitch * Traits::kPixelBytes;
-    int const box_rows = geometry.box_rows, next_y = params.stride_height;  // registers: a row would wait for constants
+    // Registers: a row would wait for constants.
+    int const box_rows = geometry.box_rows, next_y = params.stride_height, next_to = geometry.images * row_bytes;
     Box last{-1, 0};
     for (int number = work.first; number < params.work_tiles; number += work.stride) {
       WorkTile const tile(params, number, 0);
@@ -105,15 +106,16 @@ struct WordsMainloop : PackedGroupsMainloop<Mma, Channels, Vector> {
           int const column = first_column + pixel * params.stride_width;
           int const channels = operands.groups.channels - first_channel - kElements * of_pixel;
           bool const has_column = channels > 0 && uint32_t(column) < uint32_t(operands.width);
-          uint32_t to = box + pixel * Traits::kPixelBytes + of_pixel * kElements * 2;
+          uint32_t of_box = box + pixel * Traits::kPixelBytes + of_pixel * kElements * 2;
           auto from = first + (column * operands.a_pixel + channel + kElements * of_pixel);
-          for (int image = 0; image < geometry.images; ++image, from += operands.a_image) {
+          for (int image = 0; image < geometry.images; ++image, from += operands.a_image, of_box += row_bytes) {
             bool const has_image = has_column && tile.image + image < params.images;
             auto of_row = from;
             uint32_t const height = has_image ? operands.height : 0;
+            uint32_t to = of_box;
             int y = first_row;
 #pragma unroll 4
-            for (int row = 0; row < box_rows; ++row, of_row += next_row, to += row_bytes, y += next_y) {
+            for (int row = 0; row < box_rows; ++row, of_row += next_row, to += next_to, y += next_y) {
               bool const exists = uint32_t(y) < height;
               int const before = begins_within_word(of_row);  // the elements of the word before the pixel's
               int const bytes = 2 * (kIsOdd ? min(channels + before, kElements) : kElements);
@@ -171,7 +173,7 @@ struct WordsMainloop : PackedGroupsMainloop<Mma, Channels, Vector> {
     Geometry const& geometry = params.geometry;
     Operands const& operands = params.operands;
     int const lane = threadIdx.x % 32, end = part.end * operands.words;
-    int const row_bytes = geometry.input_pitch * Traits::kPixelBytes;
+    int const row_bytes = geometry.row_pitch() * Traits::kPixelBytes;
     uint32_t const next_row = params.stride_height * operands.a_row;  // only whether numbers of elements are odd matters
     uint32_t const next_pixel = params.stride_width * operands.a_pixel;
     __syncwarp();
@@ -179,7 +181,7 @@ struct WordsMainloop : PackedGroupsMainloop<Mma, Channels, Vector> {
       int const word = begin + lane, pixel = operands.by_words.quotient(word), of_pixel = word - pixel * operands.words;
       bool const has_next = of_pixel + 1 < operands.words;
       uint32_t to = box + pixel * Traits::kPixelBytes + of_pixel * 4;
-      for (int image = 0; image < geometry.images; ++image, to += geometry.box_rows * row_bytes) {
+      for (int image = 0; image < geometry.images; ++image, to += geometry.input_pitch * Traits::kPixelBytes) {
         uint32_t const of_image = odd + image * uint32_t(operands.a_image) + pixel * next_pixel;
         for (int row = 0; row < geometry.box_rows; row += kTogether) {
           uint32_t two[kTogether];

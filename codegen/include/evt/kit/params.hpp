@@ -48,11 +48,11 @@ struct Params {
   Taps taps;
   Geometry geometry;
   int images, output_height, output_width, filter_count;
-  int image_rows;  // of the matrix, from an image, or a slice of a volume, to the next
+  int image_rows;  // of the matrix, from an image to the next
   int stride_height, stride_width;
   int channel_blocks, filter_blocks, work_tiles;  // a pair of cooperating consumers has one of two blocks of filters
   FastDivisor by_filter_blocks, by_tiles_wide, by_tiles_high, by_cluster_size;
-  SmallDivisor by_pitch, by_box_rows;  // of the accumulators, and of the rows of an image in a tile
+  SmallDivisor by_pitch, by_images;  // of the accumulators, and of the images of a tile
   int steps_per_cta;                // of the epilogue of a shared tile
   typename Traits::Destination* d;  // where threads store it
   int64_t d_stride;
@@ -152,33 +152,33 @@ bool encode_tiles(Arguments<Traits> const& arguments, Params<Traits>& params) {
     int64_t const row = stride * problem.width.output, slice = row * problem.height.output;
     if constexpr (Traits::kVolume) {
       return TmaTensor<5>{type, 2, pointer,
-                          {problem.filters, problem.width.output, problem.height.output, problem.depth.output,
-                           problem.images},
-                          {stride, row, slice, slice * problem.depth.output},
-                          {kFilters, columns, rows, 1, images}, {1, 1}, Traits::kEpilogueRow};
+                          {problem.filters, problem.width.output, problem.images, problem.height.output,
+                           problem.depth.output},
+                          {stride, slice * problem.depth.output, row, slice},
+                          {kFilters, columns, images, rows, 1}, {1, 1}, Traits::kEpilogueRow};
     } else if constexpr (Traits::kResidues) {
       Residues const& residues = params.operands.residues;
       int const steps_x = residues.stride_width, steps_y = residues.stride_height;
       int64_t const first = residues.row[residue] * row + residues.column[residue] * stride;
       return TmaTensor<4>{type, 2, static_cast<char const*>(pointer) + 2 * first,
-                          {problem.filters, residues.columns[residue], residues.rows[residue], problem.images},
-                          {stride * steps_x, row * steps_y, slice}, {kFilters, columns, rows, images}, {1, 1},
+                          {problem.filters, residues.columns[residue], problem.images, residues.rows[residue]},
+                          {stride * steps_x, slice, row * steps_y}, {kFilters, columns, images, rows}, {1, 1},
                           Traits::kEpilogueRow};
     } else if constexpr (Traits::kGrouped) {
       GroupBlocks const& groups = params.operands.groups;
       return TmaTensor<5>{type, 2, pointer,
-                          {groups.filters, problem.width.output, problem.height.output, problem.images,
+                          {groups.filters, problem.width.output, problem.images, problem.height.output,
                            problem.filters / groups.filters},
-                          {stride, row, slice, groups.filters},
-                          {groups.step, columns, rows, images, 1}, {1, 1}, Traits::kEpilogueRow};
+                          {stride, slice, row, groups.filters},
+                          {groups.step, columns, images, rows, 1}, {1, 1}, Traits::kEpilogueRow};
     } else {
       return TmaTensor<4>{type, 2, pointer,
-                          {problem.filters, problem.width.output, problem.height.output, problem.images},
-                          {stride, row, slice}, {kFilters, columns, rows, images}, {1, 1}, Traits::kEpilogueRow};
+                          {problem.filters, problem.width.output, problem.images, problem.height.output},
+                          {stride, slice, row}, {kFilters, columns, images, rows}, {1, 1}, Traits::kEpilogueRow};
     }
   };
   bool done = true;
-  int const rows = geometry.images > 1 ? geometry.box_rows : geometry.rows;
+  int const rows = geometry.rows;
   if constexpr (Traits::kLoadsSource) {
     CUtensorMapDataType const type = map_type<typename Traits::Source>();
     for (int i = 0; i < params.classes(); ++i) {
@@ -211,16 +211,17 @@ Params<Traits> to_underlying_arguments(Arguments<Traits> const& arguments) {
       scheduled(problem, Traits::kClass, geometry_of(arguments), arguments.multiprocessors);
   params.epilogue = arguments.epilogue;
   if constexpr (Traits::kResidues) {
-    params.taps = taps_of_residues(arguments.problem, geometry.input_pitch, params.operands.residues);
+    params.taps = taps_of_residues(arguments.problem, geometry.row_pitch(), params.operands.residues);
   } else {
-    params.taps = taps_of(problem, geometry.input_pitch);
+    params.taps = taps_of(problem, geometry.row_pitch());
     if (Mainloop::kBackwards) params.taps.reverse(problem);
   }
   params.images = problem.images;
   params.output_height = Traits::kResidues ? arguments.problem.height.output : problem.height.output;
   params.output_width = Traits::kResidues ? arguments.problem.width.output : problem.width.output;
   params.filter_count = arguments.problem.filters;
-  params.image_rows = params.output_height * params.output_width * (Traits::kPlanar ? params.filter_count : 1);
+  int const pixels = problem.depth.output * params.output_height * params.output_width;
+  params.image_rows = pixels * (Traits::kPlanar ? params.filter_count : 1);
   params.stride_height = problem.height.stride;
   params.stride_width = problem.width.stride;
   params.channel_blocks = problem.channel_blocks(Traits::kChannels);
@@ -240,7 +241,7 @@ Params<Traits> to_underlying_arguments(Arguments<Traits> const& arguments) {
   params.by_tiles_high = FastDivisor::of(geometry.tiles_high);
   params.by_cluster_size = FastDivisor::of(geometry.cluster_size);
   params.by_pitch = SmallDivisor::of(geometry.accumulator_pitch);
-  params.by_box_rows = SmallDivisor::of(std::max(geometry.box_rows, 1));
+  params.by_images = SmallDivisor::of(geometry.images);
   params.steps_per_cta = ceil_div(Traits::kSteps, geometry.cluster_size);
   params.d = static_cast<typename Traits::Destination*>(arguments.d);
   params.d_stride = arguments.d_stride;

@@ -156,7 +156,7 @@ CUTLASS_DEVICE void tma_store_arrive() { asm volatile("cp.async.bulk.commit_grou
 CUTLASS_DEVICE void tma_store_wait() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 /// A tensor for TMA, the innermost dimension first and contiguous. `strides` are the other dimensions' strides, in
-/// elements; `steps` are the traversal strides of dimensions 1 and 2. Elements outside of the tensor are zeros.
+/// elements; `steps` are the traversal strides from the second dimension on. Elements outside of the tensor are zeros.
 template <int Dimensions>
 struct TmaTensor {
   CUtensorMapDataType type;
@@ -165,7 +165,7 @@ struct TmaTensor {
   int64_t extents[Dimensions];
   int64_t strides[Dimensions - 1];
   int box[Dimensions];
-  int steps[2];
+  int steps[3];   // 0 counts as 1
   int row_bytes;  // of the box in shared memory: swizzled from 32 bytes on
 
 #if !defined(EVT_DEVICE_PASS)
@@ -186,7 +186,7 @@ struct TmaTensor {
     for (int i = 0; i < Dimensions; ++i) {
       sizes[i] = static_cast<cuuint64_t>(extents[i]);
       boxes[i] = static_cast<cuuint32_t>(box[i]);
-      every[i] = i == 1 || i == 2 ? static_cast<cuuint32_t>(steps[i - 1]) : 1;
+      every[i] = i > 0 && i < 4 && steps[i - 1] > 0 ? static_cast<cuuint32_t>(steps[i - 1]) : 1;
       if (i > 0) bytes[i - 1] = static_cast<cuuint64_t>(strides[i - 1] * element_bytes);
     }
     CUtensorMapSwizzle const swizzle = row_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B

@@ -16,7 +16,7 @@ namespace kit {
 /// A main loop and an epilogue. Shared: the CTAs of a cluster share tiles. ByImages: a tile has pixels of one image.
 /// Taps share a filter stage if they fit; 0 if the size of the filters is not known. Stored: the elements that a thread
 /// stores at a time where TMA cannot store D; else 0. Planar: the one matrix of the epilogue is D, whose filters are
-/// planes of an image.
+/// planes of an image; threads store it.
 template <class Mainloop_, class Epilogue_, bool Shared, bool ByImages, int Taps, int Stored, bool Planar>
 struct KernelTraits {
   using Mainloop = Mainloop_;
@@ -44,7 +44,7 @@ struct KernelTraits {
   static constexpr int kStored = Stored;
   static_assert(Stored <= 2 && (Stored == 0 || (kStoresDestination && !Shared)), "a thread stores at most a word");
   static constexpr bool kStaged = kLoadsSource || kStoresDestination;
-  static_assert(!Planar || (!kStaged && !kVolume), "threads store planes of images");
+  static_assert(!Planar || (Stored > 0 && !kLoadsSource), "threads store planes");
   static constexpr bool kLoadsBits = fragment::LoadsBits<Epilogue>::value;
   // Whether a tile without taps is 0, and its buffer does not have C.
   static constexpr bool kKeepsZeros =

@@ -403,7 +403,7 @@ struct TmaTensor {
   int64_t extents[Dimensions];
   int64_t strides[Dimensions - 1];
   int box[Dimensions];
-  int steps[2];
+  int steps[3];
   int row_bytes;
 
   bool encode(CUtensorMap& map) const {
@@ -411,7 +411,7 @@ struct TmaTensor {
     for (int i = 0; i < Dimensions; ++i) {
       made.extents[i] = extents[i];
       made.strides[i] = (i == 0 ? 1 : strides[i - 1]) * element_bytes;
-      made.steps[i] = i == 1 || i == 2 ? steps[i - 1] : 1;
+      made.steps[i] = i > 0 && i < 4 && steps[i - 1] > 0 ? steps[i - 1] : 1;
       made.box[i] = (box[i] + made.steps[i] - 1) / made.steps[i];
     }
     size_t const number = host::maps.size();
