@@ -14,24 +14,23 @@ pytestmark = pytest.mark.gpu
 GUARD = 256
 
 
-@pytest.mark.parametrize("seed", range(24))
-def test_planes(seed: int) -> None:
+@pytest.mark.parametrize("dimensions", [2, 3])
+@pytest.mark.parametrize("seed", range(16))
+def test_planes(seed: int, dimensions: int) -> None:
     draw, generator = random.Random(seed), torch.Generator("cuda").manual_seed(seed)
     images, filters = draw.choice((1, 2, 3, 5, 7)), draw.choice((2, 3, 16, 17, 48, 63, 64, 65, 130, 200))
     taps, stride = draw.choice((2, 3, 3, 5, 7)), draw.choice((1, 1, 2, 3, 4))
-    height, width, padding = draw.randint(taps, 70), draw.randint(taps, 90), draw.randrange(taps)
-    dtype = draw.choice((torch.float16, torch.bfloat16))
+    sizes = (*(draw.randint(taps, 9) for _ in range(dimensions - 2)), draw.randint(taps, 60), draw.randint(taps, 90))
+    padding, dtype = draw.randrange(taps), draw.choice((torch.float16, torch.bfloat16))
 
     def integers(least: int, most: int, *shape: int) -> torch.Tensor:
         return torch.randint(least, most, shape, device="cuda", generator=generator).to(dtype)
 
-    x, weight, bias = (
-        integers(-2, 3, images, 1, height, width),
-        integers(-1, 2, filters, 1, taps, taps),
-        integers(-3, 4, filters),
-    )
-    op = evt.conv2d("D = relu(acc + bias)", stride=stride, padding=padding)
-    want = torch.relu(torch.nn.functional.conv2d(x.double(), weight.double(), bias.double(), stride, padding))
+    x, weight = integers(-2, 3, images, 1, *sizes), integers(-1, 2, filters, 1, *(taps,) * dimensions)
+    bias = integers(-3, 4, filters)
+    op = getattr(evt, f"conv{dimensions}d")("D = relu(acc + bias)", stride=stride, padding=padding)
+    convolve = getattr(torch.nn.functional, f"conv{dimensions}d")
+    want = torch.relu(convolve(x.double(), weight.double(), bias.double(), stride, padding))
     made = op(x, weight, bias=bias)
     assert made.is_contiguous()
     assert torch.equal(made.double(), want)

@@ -66,6 +66,14 @@ def test_other_calls_keep_their_layout(keywords: dict[str, Any]) -> None:
     assert planes is bound
 
 
+def test_volumes_have_planes() -> None:
+    op = evt.conv3d("D = acc", padding=1)
+    bound = bind(op.request, torch.empty(2, 1, 5, 13, 17).half(), torch.empty(24, 1, 3, 3, 3).half(), {}, {})
+    planes = with_planes(op.request, bound, SM90, False, fresh=True)
+    assert planes.tensors["D"].strides["n"] == 5 * 13 * 17
+    assert all(plan.mainloop.planar for plan in plans_of(op, planes))
+
+
 def test_other_targets_copy() -> None:
     op, bound, _ = bound_of()
     assert with_planes(op.request, bound, find_target("sm80"), False, fresh=True) is bound
