@@ -122,7 +122,7 @@ def tensor_map(
 ) -> TensorMap:
     """Return a descriptor of elements of a type; ``strides`` count elements.
 
-    ``steps`` are those of the dimensions after the first. A row of the box has ``row_bytes`` in shared memory.
+    The box has every ``steps``-th element of the second dimension, and so on. A row has ``row_bytes`` in shared memory.
     ``rounds``: f32 is rounded to TF32. The tensor begins ``before`` elements before the pointer.
     """
     every = (1, *steps, *(1 for _ in extents[len(steps) + 1 :]))

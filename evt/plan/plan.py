@@ -226,8 +226,7 @@ class HaloConvolution(Convolution):
 
     ``windows``: the channels and the pixels of a chunk, if a row of taps is one tap. ``residues``: dgrad with a stride.
     ``by_images``: a tile has pixels of one image, for reductions. ``taps``: of a stage, if known. ``stored``: elements
-    that a thread stores at a time without TMA, else 0. ``keeps_zeros``: the one output is 0 where the product is 0.
-    ``planar``: the filters of D, the one matrix of the epilogue, are planes of each image.
+    a thread stores at a time without TMA, else 0; ``planar``: to planes. ``keeps_zeros``: D is 0 where the product is.
     """
 
     windows: tuple[int, int] | None = None
@@ -358,9 +357,8 @@ class Plan:
     def with_pdl(self) -> bool:
         """Whether the kernel is set up while the previous one ends, by programmatic dependent launch (PDL).
 
-        So are the kernels that copy for it and finish after it. In CUDA graphs on an H200, each kernel of a sequence
-        takes 0.7 to 1.7 us less. CUTLASS's convolutions put several thread blocks on an SM. The next kernel's would
-        crowd the SMs that finish first, for 1.2 times the time.
+        So are the kernels before and after it. In CUDA graphs on an H200, each kernel takes 0.7 to 1.7 us less. CUTLASS's
+        convolutions put several thread blocks on an SM: the next kernel's would crowd the first ones for 1.2 of the time.
         """
         return self.family == "own" and not isinstance(self.mainloop, DepthwiseConvolution)
 

@@ -1,4 +1,4 @@
-"""Convolutions whose D is contiguous, [N, F, H, W] or [N, F, D, H, W]: a filter is a plane of an image.
+"""Convolutions whose D is contiguous, [N, F, H, W] for images. A filter is a plane of an image.
 
 The kernel numbers the pixels of each image from ``F * H * W`` times the image on, so that D is a matrix [m, n] whose
 rows are contiguous. No other tensor of the epilogue may have rows then. Threads store D.

@@ -59,6 +59,7 @@ PLANNER_ORDER = (
         "overwritten",
         "joined",
         "moved",
+        "planar",
         "pairs",
         "invariance",
     ),

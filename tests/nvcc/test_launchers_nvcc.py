@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 import evt
 from evt.compilation import find_toolchain
@@ -24,14 +23,11 @@ from evt.errors import BuildError
 from evt.ir.convolution import Convolution
 from evt.launch.layout import Layout
 from evt.launch.recipe import C_TYPES, Kernel, recipe_of
-from evt.plan import Plan, find_target
+from evt.plan import Plan
 from evt.plan.moved import moved
 from evt.plan.overwritten import overwritten
-from evt.runtime.arguments import bind
 from evt.runtime.driver import Driver
-from evt.runtime.kernels import plan_kernels
 from evt.runtime.launcher import Launcher
-from evt.runtime.planar import with_planes
 from evt.runtime.plans import kernel_sources
 from tests.support.calls import arguments, of_convolution, of_product
 
@@ -49,7 +45,6 @@ void __cudaRegisterVar(void**, char*, char*, char const*, int, std::size_t, int,
 }
 """
 _DESCRIPTOR = 128
-SM90 = find_target("sm90")
 
 
 class Recorded(ctypes.Structure):
@@ -390,17 +385,6 @@ BATCHES = {
     "matrices": "in bias: f16[n], s: f16[l, m]; D = gelu(acc + bias)*s + C",
     "pairs": "gemm(A: f16[m, k], B: f16[n, k]); out D[m, n/2]; D = even(acc) + odd(acc)",
 }
-
-
-def test_planes(fake: Path, tmp_path: Path) -> None:
-    """The rows of the matrix from an image to the next are the elements of an image of D."""
-    op, convolution = evt.conv2d("D = relu(acc + bias)", padding=1), Convolution.of("conv2d", {"padding": 1})
-    x, w = torch.empty(8, 1, 28, 30).half(), torch.empty(40, 1, 3, 3).half()
-    bound = bind(op.request, x, w, {"bias": torch.empty(40).half()}, {})
-    plan = plan_kernels(op.request, with_planes(op.request, bound, SM90, False, fresh=True), SM90)[0]
-    sizes = ((8, 1, 28, 30), (1, 1, 5, 300), (130, 1, 7, 9))
-    calls = [arguments(plan, of_convolution(plan, convolution, each, (40, 1, 3, 3))) for each in sizes]
-    compare(plan, calls, fake, tmp_path)
 
 
 @pytest.mark.slow
