@@ -1,7 +1,7 @@
 """Convolutions whose D is contiguous, [N, F, H, W] for images. A filter is a plane of an image.
 
-The kernel numbers the pixels of each image from ``F * H * W`` times the image on, so that D is a matrix [m, n] whose
-rows are contiguous. No other tensor of the epilogue may have rows then. Threads store D.
+The rows of image i begin at row ``i * F * H * W``. D is then a matrix [m, n] whose rows are contiguous. No other tensor
+of the epilogue may have rows. Threads store D.
 """
 
 from __future__ import annotations
