@@ -55,10 +55,10 @@ OF_PARTIAL = 0.17
 OF_PART = 15000.0
 SECOND = 8100.0
 SUMMED = 3300.0
-#: CTAs, and pixels of a CTA, beyond which CTAs that send each other sums multiply more slowly, and by how much: those
-#: on neighbouring SMs load different pixels. Five layers, H200, 2026-11-30.
+#: CTAs, and pixels of a CTA, beyond which CTAs that send each other sums multiply more slowly, and by how much: CTAs
+#: on neighbouring SMs load different pixels. Consumers share pixels. 14 layers, H200, 2026-11-30.
 FEW_CTAS = 112
-FEW_PIXELS = 4096.0
+FEW_PIXELS = 1536.0
 CROWDED = 1.15
 
 
@@ -123,7 +123,7 @@ def shared_cycles(problem: Problem, kind: WgradClass, cluster: WgradCluster) -> 
     ctas = cluster.splits * outputs(problem, kind)
     waves = ceil_div(ctas, available(cluster.ctas))
     multiplied = waves * mainloop_cycles(problem, kind, cluster, pixels / cluster.splits)
-    if cluster.ranks > 1 and ctas > FEW_CTAS and pixels > FEW_PIXELS * cluster.splits:
+    if cluster.ranks > 1 and kind.parts == 1 and ctas > FEW_CTAS and pixels > FEW_PIXELS * cluster.splits:
         multiplied = multiplied * CROWDED
     completed = waves * completion + second_cycles(problem, float(cluster.clusters))
     return overlapped(multiplied, memory_cycles(problem), 0.0) + completed

@@ -43,6 +43,8 @@ class HaloKernel:
             taps = 1
         mainloop, planar = self._mainloop(draft), self.windows and is_planar(draft.problem)
         stored = 1 if planar else stored_by_threads(draft)
+        if mainloop.windows and mainloop.windows[1] < draft.problem.convolution.geometry.stride[-1]:
+            taps = 0  # a row of the filter is several taps
         mainloop = replace(mainloop, by_images=by_images, taps=taps, stored=stored, planar=planar)
         has_source = not self.tap_rows
         epilogue = fragment_epilogue(draft, is_stored=stored > 0, is_planar=planar, has_source=has_source)

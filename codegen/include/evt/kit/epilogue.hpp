@@ -189,29 +189,25 @@ CUTLASS_DEVICE void store_pixels(Params<Traits> const& params, WorkTile const& t
   }
 }
 
-/// Store a consumer's tile of D from its buffer to planes of its images: neighbouring pixels by the lanes of a warp. Warps
-/// share the runs of eight filters.
+/// Store a consumer's tile of D from its buffer to planes of its images: eight filters of 32 pixels at a time.
 template <class Traits>
 CUTLASS_DEVICE void store_planes(Params<Traits> const& params, WorkTile const& tile, int end, uint32_t buffer) {
-  constexpr int kWarps = kWarpGroup / 32;
-  using Element = typename Traits::Destination;
+  constexpr int kWarps = kWarpGroup / 32, kRuns = ceil_div(Traits::kPixels, 32);  // of pixels
   int const lane = threadIdx.x % 32, warp = threadIdx.x % kWarpGroup / 32;
+  int const filters = min(kFilters, end - tile.filter), parts = kRuns * ceil_div(filters, 8);
   Pixels<Traits> const pixels(params, tile, 0);
   auto const place_of = pixels.places();
 #pragma unroll 2
-  for (int first = 0; first < Traits::kPixels; first += 32) {
-    int const pixel = first + lane, place = pixel < Traits::kPixels ? place_of(pixel) : -1;
+  for (int part = warp; part < parts; part += kWarps) {
+    int const eighth = part / kRuns, pixel = part % kRuns * 32 + lane;
+    int const place = pixel < Traits::kPixels ? place_of(pixel) : -1;
+    if (place < 0) continue;
+    uint32_t words[4];
+    load_shared(words, buffer + pixel * Traits::kEpilogueRow + (eighth ^ pixel % 8) * 16);
+    auto* to = params.d + place + (tile.filter + 8 * eighth) * params.d_stride;
     CUTLASS_PRAGMA_UNROLL
-    for (int run = warp; run < kFilters / 8; run += kWarps) {
-      int const filters = place < 0 ? 0 : end - tile.filter - 8 * run;
-      if (filters <= 0) continue;
-      uint32_t words[4];
-      load_shared(words, buffer + pixel * Traits::kEpilogueRow + (run ^ pixel % 8) * 16);
-      Element* to = params.d + place + (tile.filter + 8 * run) * params.d_stride;
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < 8; ++i, to += params.d_stride) {
-        if (i < filters) to->bits = uint16_t(words[i / 2] >> i % 2 * 16);
-      }
+    for (int i = 0; i < 8; ++i, to += params.d_stride) {
+      if (8 * eighth + i < filters) to->bits = uint16_t(words[i / 2] >> i % 2 * 16);
     }
   }
 }
