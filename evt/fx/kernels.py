@@ -50,6 +50,7 @@ from evt.runtime.kernels import (
     plan_kernels,
 )
 from evt.runtime.operator import write_program
+from evt.runtime.planar import with_planes
 from evt.runtime.plans import kernel_sources
 
 _LOGGER = logging.getLogger("evt")
@@ -132,6 +133,7 @@ def region_kernels(fused: RegionProgram, *, every: bool = False) -> RegionKernel
     caller = caller_of(program)
     bound = bound_example(fused)
     atomic, target = is_atomic(caller.request), device_target(bound.index)
+    bound = with_planes(caller.request, bound, target, atomic, fresh=True)
     request = measured_best(caller.request, bound, atomic)
     offers_all, call = every or not _is_fixed(fused), None
     plans, note = _plans_here(request, bound, target, atomic, fixed=not offers_all)
