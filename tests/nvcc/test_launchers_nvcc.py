@@ -30,6 +30,7 @@ from evt.runtime.driver import Driver
 from evt.runtime.launcher import Launcher
 from evt.runtime.plans import kernel_sources
 from tests.support.calls import arguments, of_convolution, of_product
+from tests.support.plans import plan_of_planes
 
 FAKE = Path(__file__).with_name("fake_driver.cpp")
 #: Functions of the static runtime that nvcc calls in a host pass.
@@ -269,22 +270,15 @@ CONVOLUTIONS = [
         "conv2d", (8, 128, 28, 28), (128, 4, 3, 3), {"padding": 1, "groups": 32}, "conv-halo-groups-3x", id="groups"
     ),
     pytest.param(
-        "conv2d",
-        (8, 336, 28, 28),
-        (336, 168, 3, 3),
-        {"padding": 1, "stride": 2, "groups": 2},
-        "conv-halo-groups-3x",
+        *("conv2d", (8, 336, 28, 28), (336, 168, 3, 3), {"padding": 1, "stride": 2, "groups": 2}),
+        *("conv-halo-groups-3x",),
         id="wide-groups",
     ),
     pytest.param(
         "conv2d", (8, 30, 28, 28), (40, 30, 3, 3), {"padding": 1, "stride": 2}, "conv-halo-words-3x", id="words"
     ),
     pytest.param(
-        "conv2d",
-        (8, 54, 28, 28),
-        (96, 18, 3, 3),
-        {"padding": 1, "groups": 3},
-        "conv-halo-words-3x",
+        *("conv2d", (8, 54, 28, 28), (96, 18, 3, 3), {"padding": 1, "groups": 3}, "conv-halo-words-3x"),
         id="words-of-groups",
     ),
     pytest.param("conv2d", (8, 96, 28, 28), (3, 96, 3, 3), {"padding": 1}, "conv-halo-taps-3x", id="taps"),
@@ -447,3 +441,11 @@ def test_convolutions(operation, x, w, settings, route, fake, tmp_path) -> None:
     of_images = [(a, (a[0], *w[1:]) if geometry.operator == "wgrad" else w) for a in sizes]
     calls = [arguments(plan, of_convolution(plan, geometry, a, b)) for a, b in of_images]
     compare(plan, calls, fake, tmp_path)
+
+
+def test_planes(fake: Path, tmp_path: Path) -> None:
+    plan, geometry = plan_of_planes(), Convolution.of("conv2d", {"padding": 1})
+    sizes = ((8, 1, 28, 30), (1, 1, 5, 300), (130, 1, 7, 9))
+    compare(
+        plan, [arguments(plan, of_convolution(plan, geometry, each, (40, 1, 3, 3))) for each in sizes], fake, tmp_path
+    )
