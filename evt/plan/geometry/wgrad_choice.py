@@ -56,9 +56,9 @@ OF_PART = 15000.0
 SECOND = 8100.0
 SUMMED = 3300.0
 #: CTAs, and pixels of a CTA, beyond which CTAs that send each other sums multiply more slowly, and by how much: CTAs
-#: on neighbouring SMs load different pixels. Consumers share pixels. 14 layers, H200, 2026-11-30.
+#: on neighbouring SMs load different pixels. Their consumers share pixels. Five layers, H200, 2026-11-30.
 FEW_CTAS = 112
-FEW_PIXELS = 1536.0
+FEW_PIXELS = 4096.0
 CROWDED = 1.15
 
 
