@@ -165,12 +165,12 @@ def check(seed: int) -> int:
                 raise
             return 0  # PyTorch's fake tensors refuse some calls
         results = [found if isinstance(found, tuple) else (found,) for found in (function(*inputs), made(*inputs))]
-    for want, got in zip(*results, strict=True):
-        try:
+    try:
+        for want, got in zip(*results, strict=True):
             _compare(want, got)
-        except AssertionError as error:
-            programs = "; ".join(str(each.program) for each in fusion(made).regions)
-            raise AssertionError(f"{text}: {error}\n{programs}") from error
+    except AssertionError as error:
+        programs = "; ".join(str(each.program) for each in fusion(made).regions)
+        raise AssertionError(f"{text}: {error}\n{programs}") from error
     return len(fusion(made).regions)
 
 
