@@ -16,7 +16,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 from torch.fx import Node
 
 from evt.functions import TABLE, Fact, Function
-from evt.fx.aten import dtype_of, shape_of, type_name
+from evt.fx.aten import dtype_of, is_tensor, shape_of, type_name
 from evt.fx.op_semantics import Applied, is_clamped, number_in, number_of
 from evt.ir import Apply, Builder, Cast, Const, Dag, Operand
 from evt.ir import Node as Op
@@ -85,7 +85,7 @@ def _not_whole(found: Applied) -> str:
     for slot, operand in enumerate(found.operands):
         if isinstance(operand, Applied) and (reason := _not_whole(operand)):
             return reason
-        if isinstance(operand, Node) and dtype_of(operand).is_floating_point and slot not in row.conditions:
+        if is_tensor(operand) and dtype_of(operand).is_floating_point and slot not in row.conditions:
             return f"`{operand.name}` has the type {type_name(dtype_of(operand))}, and the result is of integers"
     return ""
 
