@@ -65,10 +65,11 @@ def bytes_of_staged(values: Collection[Input | Output]) -> int:
     return staged_bytes(loads, [value.dtype for value in values if isinstance(value, Output) and value.dtype])
 
 
-def is_unaligned(problem: Problem, value: Input | Output) -> bool:
+def is_unaligned(problem: Problem, value: Input | Output, *, by_product: bool = False) -> bool:
     """Return whether an own kernel would move a matrix as C or D if its rows were aligned."""
-    is_matrix = is_collective(value) and value.dtype in _TYPES
-    return is_matrix and _is_movable(problem, value) and not _is_aligned(problem, value)
+    types = _OF_PRODUCTS if by_product else _TYPES
+    is_matrix = is_collective(value) and value.dtype in types
+    return is_matrix and _is_movable(problem, value, types) and not _is_aligned(problem, value)
 
 
 def is_paired(problem: Problem) -> bool:

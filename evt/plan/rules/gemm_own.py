@@ -95,7 +95,7 @@ def suits_batches(problem: Problem) -> Verdict:
 
 @rule(
     "the operands have 8 or 16 bits; there is one batch; TMA moves all row-major matrices of at most 32 bits, or "
-    "threads move a residual and D of 16 bits whose rows are not aligned; the epilogue has no blocks of columns and no "
+    "threads move a residual and D whose rows are not aligned; the epilogue has no blocks of columns and no "
     "indexed tensors, and pairs only if D stores their values"
 )
 def suits(problem: Problem) -> Verdict:
@@ -145,7 +145,7 @@ def _is_staged(problem: Problem, value: Input | Output) -> bool:
 def _is_moved_fast(problem: Problem, value: Input | Output) -> bool:
     """Return whether TMA moves a matrix, or threads move rows of a product that copies unaligned operands."""
     copies = problem.signature.convolution is None or isinstance(operands_moved_by_tma(problem), Refusal)
-    return _is_staged(problem, value) or (copies and is_unaligned(problem, value))
+    return _is_staged(problem, value) or (copies and is_unaligned(problem, value, by_product=True))
 
 
 def _moved(problem: Problem, admitted: Callable[[Problem, Input | Output], bool]) -> Verdict:
