@@ -55,6 +55,7 @@ def needed(plan: Plan, functors: Iterable[FunctorText]) -> list[str]:
     found += ["mainloop_2x.hpp"] * bool(plan.work)
     statements = [statement.expression for functor in functors for statement in functor.statements]
     found += ["functions.hpp"] * (bool(plan.functions) or any("evt::fn::" in each for each in statements))
+    found += ["quotient.hpp"] * any("evt::quotient(" in each for each in statements)
     found += ["narrow.hpp"] * any("evt::narrow(" in each for each in statements)
     found += ["rounded.hpp"] * any("evt::rounded::" in each for each in statements)
     found += ["functions_eager.hpp"] * any("evt::fn::eager::" in each for each in statements)

@@ -38,7 +38,7 @@ from typing import NamedTuple
 from evt.plan.cards import FITS, traffic_of
 from evt.plan.gemm import DEEP_ROW_BYTES, MAX_ROW_BYTES, RESIDENT_OF_FEW, Tile, in_clusters, rows_of_part
 from evt.plan.geometry.convolution import ceil_div
-from evt.plan.geometry.halo import EIGHT, FILTERS, SHARED_BYTES
+from evt.plan.geometry.halo import EIGHT, FILTERS, SHARED_BYTES, STEP_PIXELS
 
 
 class Speed(NamedTuple):
@@ -200,7 +200,7 @@ LOADED_BIT, LOADED_BIT_PINGPONG = 5e-3, 1e-3
 #: three products in two tiles on an H200 take 2.7e-3 to 3.8e-3, 2026-11-29. A thread with more than these sums has no
 #: registers to load the values ahead: 9 products with layer norm and GELU in 90 kernels on an H200, 2026-11-29.
 _EXCHANGED, _EXCHANGED_LATE, _MOST_AHEAD_SUMS = 3e-3, 12e-3, 152
-#: The instructions from which epilogues call functions, for quotients and roots. The relative time of an instruction in
+#: The instructions from which epilogues call functions, as for quotients. The relative time of an instruction in
 #: a thread with more than ``_MOST_AHEAD_SUMS`` sums then: it spills registers. Fitted to Adam's update in 5 tiles of 4
 #: products on an H200, 2026-11-29.
 _CALLING, _SPILLED = 60, 2.5
@@ -223,6 +223,9 @@ _MOVED, _WAITED, _WAITED_PINGPONG = 1.03, 0.34, 0.05
 #: The bytes of an element whose traffic is hidden by multiplications, and the part of further traffic that is not.
 #: Fitted to 11 epilogues of 4 to 24 bytes, 3 products and 4 tiles on an H200, 2026-11-29.
 _HIDDEN_BYTES, _UNHIDDEN = 4.0, 0.5
+#: Microseconds and bytes of a TMA box of matrices beyond the hidden bytes, if a tile's rows end with half a step: boxes
+#: then have half a step's rows. Fitted to four updates of 15 products on an H200, 2026-11-30.
+_BOX, _BOX_BYTES = 0.008, STEP_PIXELS // 2 * MAX_ROW_BYTES
 #: Microseconds of a cooperating consumer for a use of all its buffers. The constants of tiles have the uses for C.
 #: Fitted to 5 epilogues and 3 products on an H200, 2026-11-29.
 _ROUND = 0.75
@@ -346,6 +349,8 @@ def work(
     together = min(tiles, at_a_time)
     lines = tile.rows / across + tile.columns / down * size.column_bytes
     if size.row_bytes % MAX_ROW_BYTES:
+        if down > 1 and across > 1 and rounds > 1:  # two multicasts of parts of lines, as an H200 shows
+            lines = tile.rows + tile.columns * size.column_bytes
         lines *= _BEGUN_WITHIN_SECTOR if size.row_bytes % _SECTOR_BYTES else _BEGUN_WITHIN
     loaded = lines * together / _LINES * _PROCESSORS / size.multiprocessors
     stages = ceil_div(ceil_div(size.row_bytes, MAX_ROW_BYTES), splits * (2 if tile.by_stages else 1))
@@ -354,6 +359,8 @@ def work(
     multiplied += _UNHIDDEN * max(0.0, size.traffic - _HIDDEN_BYTES) * wave
     moved = size.traffic * wave
     stored = (speed.epilogue / clock + _MOVED * moved) * epilogue
+    if tile.rows % STEP_PIXELS:
+        stored += _BOX * max(0.0, size.traffic - _HIDDEN_BYTES) * tile.rows * tile.columns / _BOX_BYTES
     computed = evaluated * tile.sums / clock
     if tile.pingpong:  # a consumer multiplies while the other one completes its tile
         completed = speed.epilogue * epilogue / clock + _IN_TURN * computed

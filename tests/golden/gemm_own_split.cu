@@ -175,39 +175,9 @@ struct Epilogue {
   }
 };
 
-/// The product of 64 filters and 64 pixels over 32 bytes of channels.
-struct Mma {
-  static constexpr int kElementBytes = 2;
-  using Accumulator = float;
-  static constexpr int kPixels = 64;
-  static constexpr CUtensorMapDataType kType = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  static constexpr bool kTransposed = true;  // whether filters are transposed
+// ... as in gemm_own_quotients: /// The product of 64 filters and 64 pixels over 3
 
-  /// Add the product to `sums`, or set them to it. `a` and `b` are the lower words of the operands' descriptors. Their
-  /// layouts are the upper words.
-  CUTLASS_DEVICE static void fma(
-      Accumulator (&sums)[kPixels / 2], uint32_t a, uint32_t b, uint32_t layout_of_a, uint32_t layout_of_b,
-      int adds = 1) {
-    asm volatile(
-        "{\n.reg .pred p;\n.reg .b64 a, b;\n"
-        "mov.b64 a, {%32, %34};\nmov.b64 b, {%33, %35};\nsetp.ne.b32 p, %36, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, "
-        "%6, %7, %8, %9, %10, %11, "
-        "%12, %13, %14, %15, %16, %17, "
-        "%18, %19, %20, %21, %22, %23, "
-        "%24, %25, %26, %27, %28, %29, "
-        "%30, %31"
-        "}, a, b, p, 1, 1, 1, 0;\n}"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]),
-          "+f"(sums[6]), "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]), "+f"(sums[10]), "+f"(sums[11]),
-          "+f"(sums[12]), "+f"(sums[13]), "+f"(sums[14]), "+f"(sums[15]), "+f"(sums[16]), "+f"(sums[17]),
-          "+f"(sums[18]), "+f"(sums[19]), "+f"(sums[20]), "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]),
-          "+f"(sums[24]), "+f"(sums[25]), "+f"(sums[26]), "+f"(sums[27]), "+f"(sums[28]), "+f"(sums[29]),
-          "+f"(sums[30]), "+f"(sums[31])
-        : "r"(a), "r"(b), "r"(layout_of_a), "r"(layout_of_b), "r"(adds));
-  }
-};
+// ... as in gemm_own_quotients: /// Add the product to `sums`, or set them to it. 
 
 using Kernel = evt::kit::Gemm<Mma, Epilogue, 64, evt::kit::GemmTile<1, false, 1, 1, 4>>;
 using Params = Kernel::Params;

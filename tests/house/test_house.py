@@ -55,6 +55,7 @@ PLANNER_ORDER = (
         "fusions",
         "stock_epilogue",
         "plan",
+        "quotients",
         "gemv",
         "overwritten",
         "joined",

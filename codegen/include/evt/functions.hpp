@@ -139,7 +139,21 @@ template <class T>
 EVT_HOST_DEVICE T sign(T x) { return T(x > T(0)) - T(x < T(0)); }
 template <class T>
 EVT_HOST_DEVICE T square(T x) { return mul(x, x); }
-EVT_HOST_DEVICE float sqrt(float x) { return ::sqrtf(x); }
+// Correctly rounded, without a branch on sm90: threads compute the roots of several elements at the same time.
+EVT_HOST_DEVICE float sqrt(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+  bool const is_small = x < 0x1p-100f;
+  float const scaled = is_small ? x * 0x1p64f : x;
+  float inverse;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(scaled));
+  float const near = scaled * inverse;
+  float const found = __fmaf_rn(__fmaf_rn(-near, near, scaled), 0.5f * inverse, near);
+  float const placed = is_small ? found * 0x1p-32f : found;
+  return x == 0.0f || x == __int_as_float(0x7f800000) ? x : placed;
+#else
+  return ::sqrtf(x);
+#endif
+}
 EVT_HOST_DEVICE double sqrt(double x) { return ::sqrt(x); }
 EVT_HOST_DEVICE float rsqrt(float x) {
 #ifdef __CUDA_ARCH__

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from evt.functions import TABLE, TRANSCENDENTAL
 from evt.ir import Apply, Dag, Node, Reduce, ReduceBlocks, TypedDag
 from evt.ir.node import base
@@ -16,20 +18,22 @@ def cost(op: Node) -> int:
     return TABLE[op.function].instructions if isinstance(op, Apply) else op.instructions
 
 
-def instructions_of(dag: TypedDag, *, fast: bool = False) -> int:
+def instructions_of(dag: TypedDag, *, fast: bool = False, straight: Collection[str] = ()) -> int:
     """Return the instructions of an epilogue for each element of the product; values of a row or column are free.
 
-    Stalls count as instructions. ``fast`` means that functions may be approximated.
+    Stalls count as instructions. ``fast`` means that functions may be approximated. ``straight`` are the functions
+    without branches.
     """
     tiles = (node for node in range(len(dag)) if {"m", "n"} <= set(map(base, dag.types[node].modes)))
     reduced = [node for node in range(len(dag)) if isinstance(dag[node], Reduce | ReduceBlocks)]
     combined = sum(_combined(dag[node]) for node in reduced)
-    return combined + sum(cost(dag[node]) + _stalls(dag[node], fast) for node in dict.fromkeys((*tiles, *reduced)))
+    nodes = dict.fromkeys((*tiles, *reduced))
+    return combined + sum(cost(dag[node]) + _stalls(dag[node], fast, straight) for node in nodes)
 
 
-def _stalls(op: Node, fast: bool) -> int:
+def _stalls(op: Node, fast: bool, straight: Collection[str]) -> int:
     row = TABLE[op.function] if isinstance(op, Apply) else None
-    return row.stalls if row is not None and not (fast and row.fast) else 0
+    return row.stalls if row is not None and not (fast and row.fast) and row.name not in straight else 0
 
 
 def _combined(op: Node) -> int:

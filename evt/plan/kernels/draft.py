@@ -20,6 +20,7 @@ from evt.plan.fields import Field, Fields, GroupFields, mangle
 from evt.plan.kernels.parameters import parameters
 from evt.plan.plan import Epilogue, GroupedPlan, Mainloop, Plan, Tensor
 from evt.plan.problem import Problem
+from evt.plan.quotients import straight_functions
 from evt.plan.signature import Signature
 from evt.plan.target import Family
 from evt.plan.verdict import Matches
@@ -107,6 +108,8 @@ class Draft(Scope):
         dag, program = self.dag, self.problem.program
         operations = map(program.__getitem__, range(len(program)))
         rows = (TABLE[op.function] for op in operations if isinstance(op, Apply))
+        operand_bits = dag.operands[0].dtype.bits
+        straight = straight_functions(mainloop, self.config, operand_bits) if frame.family == "own" else ()
         made = Plan(
             route=self.selection.route,
             family=frame.family,
@@ -133,10 +136,10 @@ class Draft(Scope):
             shared_memory=epilogue.shared_memory,
             memory_limit=frame.memory_limit,
             registers=self._registers(epilogue.program) if frame.family in _ESTIMATED else 0,
-            operand_bits=dag.operands[0].dtype.bits,
+            operand_bits=operand_bits,
             read_bytes=epilogue.program.bytes(written=False),
             written_bytes=self._written(epilogue),
-            epilogue_instructions=instructions_of(dag, fast=self.problem.options.fast_math),
+            epilogue_instructions=instructions_of(dag, fast=self.problem.options.fast_math, straight=straight),
         )
         if not isinstance(self.fields, GroupFields):
             return made
