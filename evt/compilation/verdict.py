@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 from evt.compilation.cache import SOURCE
@@ -12,14 +13,17 @@ from evt.compilation.source import KernelSource
 from evt.compilation.toolchain import Toolchain
 from evt.diagnostics import Diagnostic
 
+#: A pass that fails without a message may have filled a disk with less free space than this, in bytes.
+_PASS_BYTES = 100_000_000
+#: The code, message and help of a full disk.
+_FULL = (
+    "E0704",
+    "there is no space left to build in {root}",
+    "free some space, or set EVT_CACHE_DIR to a directory on another disk",
+)
 #: Messages of nvcc if the source is not at fault: (pattern, code, message, help).
 _MACHINE = (
-    (
-        r"No space left on device|Disk quota exceeded",
-        "E0704",
-        "there is no space left to build in {root}",
-        "free some space, or set EVT_CACHE_DIR to a directory on another disk",
-    ),
+    (r"No space left on device|Disk quota exceeded", *_FULL),
     (
         r"Failed to preprocess host compiler|unsupported GNU version|unsupported clang version"
         r"|(?:gcc|g\+\+|cc1plus)['\"]?: (?:command )?not found|(?:gcc|g\+\+): No such file",
@@ -55,6 +59,9 @@ def verdict(source: KernelSource, toolchain: Toolchain, output: str, root: Path,
             return Diagnostic(code, message.format(root=root), help=mend)
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\b(error|fatal|undefined reference)\b", line)]
+    if not errors and _full(root):
+        code, message, mend = _FULL
+        return Diagnostic(code, message.format(root=root), help=mend)
     notes = tuple((errors or lines)[:3])
     flags = [name for name in FLAGS if os.environ.get(name)]
     if flags and _OPTIONS.search(output):
@@ -72,6 +79,14 @@ def verdict(source: KernelSource, toolchain: Toolchain, output: str, root: Path,
             "E0703", message, help=f"unset {unset} and build again; if that fails too, {report}", notes=notes
         )
     return Diagnostic("E0703", f"{message}: this is a bug in evt", help=f"please {report}", notes=notes)
+
+
+def _full(root: Path) -> bool:
+    """Whether a pass can have filled the disk of ``root``. The compilers may have removed their files since."""
+    try:
+        return shutil.disk_usage(root).free < _PASS_BYTES
+    except OSError:
+        return False
 
 
 def verdict_of_nvrtc(source: KernelSource, output: str, root: Path, kept: Path) -> Diagnostic:

@@ -13,6 +13,7 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
 
 import pytest
 
@@ -186,6 +187,22 @@ def test_what_is_not_our_bug_is_not_called_one(room: Room, text: str, code: str,
     assert problem.code == code
     assert words in problem.message
     assert "bug in evt" not in str(caught.value)
+
+
+@pytest.mark.parametrize("stage", ["device", "host", "link"])
+@pytest.mark.parametrize(
+    ("words", "free", "code"),
+    [("", 500_000, "E0704"), ("", 10**10, "E0703"), ("kernel.cu(3): error: x", 500_000, "E0703")],
+)
+def test_a_pass_that_fails_without_a_message_on_a_full_disk(
+    room: Room, monkeypatch: pytest.MonkeyPatch, stage: str, words: str, free: int, code: str
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(BuildError) as caught:
+        room.build(f"// fail {stage} {words}\n")
+    (problem,) = caught.value.diagnostics
+    assert problem.code == code
+    assert ("bug in evt" in problem.message) == (code == "E0703")
 
 
 USERS = (
