@@ -29,12 +29,14 @@ from evt.request.given import check_kind
 class Report:
     """The products of all graphs of a model, in the order of compilation; prints as a table.
 
-    ``target`` is the target of the report, ``calls`` counts how the calls of a fused module ran.
+    ``target`` is the target of the report, ``calls`` counts how the calls of a fused module ran. ``captured`` says that
+    the report describes a graph, which may be without products.
     """
 
     rows: tuple[ProductReport, ...]
     target: str = ""
     calls: str = ""
+    captured: bool = False
 
     @property
     def fused(self) -> tuple[ProductReport, ...]:
@@ -42,7 +44,7 @@ class Report:
 
     def __str__(self) -> str:
         if not self.rows:
-            return _NOTHING
+            return self._without_products
         where = f" on {self.target}" if self.target else ""
         count = sum(len(row.absorbed) for row in self.fused)
         lines = [f"{_counted(self.rows)} fused{where}, with {count} operator{'s' * (count != 1)}"]
@@ -60,13 +62,19 @@ class Report:
                 lines += [f"  {'':<{width}}    not fused: {each}" for each in row.behind]
         return visible("\n".join(lines), keep="\n")
 
+    @property
+    def _without_products(self) -> str:
+        if not self.captured:
+            return _NOT_COMPILED
+        return "\n".join([_NO_PRODUCT, *([f"calls: {self.calls}"] if self.calls else [])])
+
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
         """Return the table as HTML, for notebooks."""
         if not self.rows:
-            return page(escaped(_NOTHING))
+            return page(escaped(self._without_products))
         headings = ("graph", "product", "operation", "shapes", "formula", "gain", "kernel", "not fused")
         rows = [
             (row.graph, row.node, row.operation, row.shapes, code(row.formula), row.gain, row.kernel, "\n".join(why))
@@ -81,7 +89,10 @@ def _counted(rows: Sequence[ProductReport]) -> str:
     return f"{sum(row.fused for row in rows)} of {len(rows)} products"
 
 
-_NOTHING = (
+_NO_PRODUCT = (
+    "the graph has no matrix product and no convolution; an operator such as lstm or gru_cell keeps its own products"
+)
+_NOT_COMPILED = (
     "no graph with a matrix product or a convolution was compiled; a model is compiled when it is called: call it, "
     "or pass the inputs of a call, evt.report(model, inputs)"
 )
@@ -125,7 +136,7 @@ def report(
         assert callable(function)
         assert code is not None
         if inputs is not None:
-            return Report(survey(function, inputs, None, target), target)
+            return Report(survey(function, inputs, None, target), target, captured=True)
         return _recorded([each for each in RECORDS if each.owner.is_compiled_from(code)])
     dispatch = dispatch_of(model)
     if dispatch is not None and not target:
@@ -133,12 +144,13 @@ def report(
         plans = [each.fusion for each in dispatch.plans.values() if not isinstance(each, str)]
         found = {id(each): each for each in ([known] if inputs is not None else [*plans, known])}
         rows = tuple(row for each in found.values() for row in rows_of(each.outcomes))
-        return Report(rows, calls=", ".join(f"{count} {_ran(how)}" for how, count in dispatch.answers.items()))
+        calls = ", ".join(f"{count} {_ran(how)}" for how, count in dispatch.answers.items())
+        return Report(rows, calls=calls, captured=True)
     options, original = options_of(model), getattr(model, "_orig_mod", model) if dispatch is None else dispatch.model
     if options is not None and options.rule == LOSSLESS and inputs is not None and not target:
-        return Report(rows_of(fusion(fuse(original, inputs, rule=LOSSLESS)).outcomes))
+        return Report(rows_of(fusion(fuse(original, inputs, rule=LOSSLESS)).outcomes), captured=True)
     if inputs is not None:
-        return Report(survey(original, inputs, options, target), target)
+        return Report(survey(original, inputs, options, target), target, captured=True)
     wanted = set(map(id, tensors_of(model)))
     lines = None if wanted else _code_of(original.forward)  # of a model without parameters
     mine = [each for each in RECORDS if each.owner.is_part_of(wanted) or (lines and each.owner.is_compiled_from(lines))]

@@ -217,5 +217,27 @@ def test_arguments_of_other_kinds() -> None:
         evt.report(model, (x,), arch="nope")
 
 
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (torch.nn.ReLU, (5, 16)),
+        (lambda: torch.nn.LayerNorm(16), (5, 16)),
+        (lambda: torch.nn.GRUCell(16, 8), (5, 16)),
+        (lambda: torch.nn.LSTM(16, 8), (3, 5, 16)),
+    ],
+    ids=["relu", "layer norm", "gru cell", "lstm"],
+)
+def test_a_fused_graph_without_products_is_not_called_uncompiled(make: Any, shape: tuple[int, ...]) -> None:
+    x = torch.zeros(shape)
+    fused = evt.fuse(make().eval(), (x,))
+    said = "the graph has no matrix product"
+    assert str(evt.report(fused)).startswith(said)
+    with torch.no_grad():
+        fused(x)
+    assert str(evt.report(fused)).startswith(said)
+    assert str(evt.report(fused)).endswith("calls: 1 by the model itself (nothing of it is fused)")
+    assert said in evt.report(fused)._repr_html_()
+
+
 def test_a_loss_near_zero_has_no_sign() -> None:
     assert str(Benefit(saved=-0.01, lost=2.2, bytes=-4)) == "saves 0.00 MB, about 0.0 us; loses about 2.2 us"
