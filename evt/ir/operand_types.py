@@ -34,7 +34,8 @@ def check_operand_types(dag: Dag, operands: Sequence[Operand]) -> Iterable[Diagn
     for operand in refused:
         allowed = ", ".join(map(str, OPERANDS))
         message = f"operand `{operand.name}` is {operand.dtype}, which tensor cores do not multiply"
-        yield at(operand.span, dag.source, Diagnostic("E0308", message, help=f"use one of: {allowed}"))
+        packed = f"; {operand.dtype} is a type of `{b.name}` alone" if operand.dtype in PACKED_OPERANDS else ""
+        yield at(operand.span, dag.source, Diagnostic("E0308", message, help=f"use one of: {allowed}{packed}"))
     if not refused and not are_multiplied(a.dtype, b.dtype, convolved=dag.operation in CONVOLUTIONS):
         message = (
             f"`{a.name}` is {a.dtype} and `{b.name}` is {b.dtype}: the tensor cores do not multiply these two types"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from evt.diagnostics import Diagnostic, hint, quoted
 from evt.errors import ArgumentError, TargetError
 from evt.ir import Dag, Operand, TypedDag, infer
+from evt.ir.dtype import PACKED_OPERANDS
 from evt.ir.node import Inferred
 from evt.ir.specialise import without_inputs
 from evt.optimise import ROUNDING_KEPT, optimise, round_as_eager
@@ -84,8 +85,10 @@ def operands_of(request: Request, a: str | None, b: str | None) -> tuple[Operand
                     )
                 )
         return request.dag.operands
-    first = read_dtype(next((each for each in (a, b) if each is not None), DEFAULT_DTYPE))
+    second = None if b is None else read_dtype(b)
+    alike = second is not None and second not in PACKED_OPERANDS  # A has the type of B, unless B alone may have it
+    first = read_dtype(a if a is not None else b if alike else DEFAULT_DTYPE)
     modes_a, modes_b = request.operand_modes
-    second = first if b is None else read_dtype(b)
+    second = second or first
     inferred: tuple[Inferred, ...] = ("type", "modes")
     return Operand("A", first, modes_a, None, inferred), Operand("B", second, modes_b, None, inferred)

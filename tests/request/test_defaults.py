@@ -17,7 +17,7 @@ from evt.export.number import cxx_number
 from evt.export.schema import schemas_of
 from evt.functions.testing import temporarily
 from evt.ir import Input, format_dag, parse_dag
-from evt.ir.dtype import BOOL, F16, F32, F64, I32, I64, DType
+from evt.ir.dtype import BOOL, F16, F32, F64, I32, I64, OPERANDS, PACKED_OPERANDS, DType
 from evt.ir.formula import formula
 
 A, B = torch.ones(16, 8), torch.ones(8, 24)
@@ -166,3 +166,18 @@ def test_an_integer_constant_is_exact_or_refused() -> None:
             with pytest.raises(ProgramError, match=r"an integer that no double equals(.|\n)*nearest double"):
                 evt.gemm(f"D = acc*{text}")
             evt.gemm(f"D = acc*{text}.0")
+
+
+@pytest.mark.parametrize("dtype", OPERANDS, ids=str)
+def test_an_operand_has_the_type_of_the_other(dtype: DType) -> None:
+    program = evt.linear("D = acc")
+    for types in ({"a": dtype.name}, {"b": dtype.name}):
+        assert f"linear(A: {dtype}[m, k], B: {dtype}[n, k])" in str(program.graph("typed", **types))
+
+
+@pytest.mark.parametrize("dtype", PACKED_OPERANDS, ids=str)
+def test_an_operand_of_a_type_of_b_alone(dtype: DType) -> None:
+    program = evt.linear("D = acc")
+    assert f"linear(A: f16[m, k], B: {dtype}[n, k])" in str(program.graph("typed", b=dtype.name))
+    with pytest.raises(ProgramError, match=f"{dtype} is a type of `B` alone"):
+        program.graph("typed", a=dtype.name)
