@@ -232,7 +232,9 @@ def _wrong_shape(bound: Bound, value: Input | Output, tensor: torch.Tensor, code
     single = ", or is a single value" if isinstance(value, Input) and value.flexible else ""
     own = () if indexed else tuple(size for mode in value.modes for size in bound.dims(mode))
     help_text = f"`{value.name}` has the modes [{modes}]{bits}{single}"
-    if (
+    if bound.dag.operation == "linear" and "l" in value.modes:
+        help_text += "; the leading dimensions of a linear map are rows: for batches, use evt.gemm"
+    elif (
         isinstance(value, Input)
         and "l" not in modes
         and not indexed

@@ -25,6 +25,13 @@ HOSTILE = (
     "in idx: i32[n]; D = acc + x[m, idx]",
     "in idx: i32[m]; D = acc + x[l, idx, n]",
     "in idx: i32[m]; D = acc + x[idx]",
+    "in idx: i32[m], x: f16[m, n]; D = acc + x[idx[m], n]",
+    "in idx: i32[n], x: f16[m, n]; D = acc + x[m, idx[n]]",
+    "in idx: i32[m], s: f32[m]; D = acc*s[idx[m]]",
+    "in idx: i32[m], x; D = acc + x[idx[m], n]",
+    "in idx: i32[n], s: f32; D = acc*s[idx[n]]",
+    "in s: f32[m/p, n]; D = acc*s",
+    *(f"D = acc*s[{modes}]" for modes in ("m/p, n", "m/p", "n, m/p", "m/16", "m%16, n")),
     "D = acc[n, m]",
     "z = relu(acc); D = z[n, m]",
     "D = acc.T",
@@ -88,7 +95,7 @@ def test_a_help_leads_to_a_program_without_the_mistake(text: str) -> None:
     mistakes = found(text)
     assert mistakes
     for each in mistakes:
-        assert re.search(r"\b(write|declare|store the transpose:) `", each.help), each.help
+        assert re.search(r"\b(write|declare|declare its modes:|store the transpose:) `", each.help), each.help
         others = counted(mistakes) - counted([each])
         left = [counted(found(changed)) - others for changed in applied(text, each)]
         assert any(not more for more in left), f"{each.code}: {each.help}"

@@ -10,6 +10,7 @@ import torch
 
 import evt
 
+STACK = torch.randn(3, 8, 16)
 A, B, S = torch.randn(8, 16), torch.randn(24, 16), torch.rand(8)
 GEMM, LINEAR = evt.gemm("D = acc"), evt.linear("D = acc")
 WRITTEN = evt.gemm("gemm(A: f32[m, k], B: f32[n, k]); D = acc")
@@ -53,6 +54,18 @@ CALLS: dict[str, tuple[Callable[[], Any], str, tuple[Callable[[], Any], ...]]] =
         "declare it a scalar: `in s: f32`; or a vector or a scalar: `in s: f32[m?]`",
         (lambda: SCALAR(A, B.mT, s=2.0), lambda: EITHER(A, B.mT, s=torch.tensor(2.0)), lambda: EITHER(A, B.mT, s=S)),
     ),
+    **{
+        f"batches of a linear map, {modes}": (
+            lambda modes=modes, gate=gate: evt.linear(f"D = acc * gate[{modes}]")(STACK, B, gate=gate),
+            "for batches, use evt.gemm",
+            (lambda modes=modes, gate=gate: evt.gemm(f"D = acc * gate[{modes}]")(STACK, B.mT, gate=gate),),
+        )
+        for modes, gate in (
+            ("l", torch.rand(3)),
+            ("l, n", torch.rand(3, 24)),
+            ("l, m, n", torch.rand(1, 8, 24)),
+        )
+    },
     "the geometry of a convolution": (
         lambda: evt.gemm("D = acc", stride=2),  # type: ignore[call-arg]
         "use evt.conv2d or --op conv2d, or omit it",

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from evt.diagnostics import Label, Misspellings, Span
 from evt.functions import lookup as find_function
 from evt.ir.dtype import BY_NAME, I32
+from evt.ir.interface import declaration
 from evt.ir.lower.report import SourceDiagnostics
 from evt.ir.lower.statements import Statements, undeclared_input
 from evt.ir.lower.words import GREEK, INFINITY, NOT_NUMBERS, SPECIAL, is_flexible, is_greek, read_modes
 from evt.ir.missing import MISSING_FUNCTIONS
-from evt.ir.node import ELEMENT_MODES, Input, Output
+from evt.ir.node import ELEMENT_MODES, Input, Output, index_of
 from evt.language import tree as syntax
 
 #: Names that have a meaning without a declaration.
@@ -258,7 +259,7 @@ class Names:
         have, found = ", ".join(modes), ", ".join(written)
         if declared is not None and name not in self.subscripted:
             dtype = f": {declared.dtype}" if declared.dtype else ""
-            found = ", ".join(mode.name + "?" * mode.optional for mode in subscript.modes)
+            found = ", ".join(map(syntax.format_mode, subscript.modes))
             self.report(
                 "E0302",
                 f"`{name}` is a scalar, because its declaration has no subscript",
@@ -268,12 +269,15 @@ class Names:
                 [Label(declared.span, "declared here")] if declared.span else [],
             )
             return
+        mend = f"write `{name}` without a subscript here, or give the two inputs different names"
+        if declared is not None and any(map(index_of, written)):
+            mend = f"declare `in {declaration(name, declared.dtype, written)}`"
         self.report(
             "E0302",
             f"`{name}` is [{have}], not [{found}]",
             subscript.span,
             f"{'used before' if declared is None else 'declared'} as [{have}]",
-            f"write `{name}` without a subscript here, or give the two inputs different names",
+            mend,
         )
 
     def resolve_outputs(self) -> list[Output]:

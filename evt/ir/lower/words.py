@@ -76,6 +76,10 @@ def read_modes(report: SourceDiagnostics, subscript: syntax.Subscript, summed: b
             hint = "the modes are m (rows), n (columns) and l (batch); n/2, n/32 and the like are fewer columns"
             if gather := _gather(subscript, mode):
                 hint += f"; with places from the vector `{mode.name}`, write `{gather}`"
+            if summed and FACTOR_BLOCKS[0] not in allowed and mode.name.startswith(("m/", "m%")):
+                places = ", ".join("block[m]" if each is mode else syntax.format_mode(each) for each in subscript.modes)
+                hint = "inputs have no blocks of rows; with the number of each row's block in an input `block`, "
+                hint += f"write `[{places}]`"
             if mode.name == "k":
                 hint = "the product has summed over k; only mainloop fusions have it: `A = s[k] * A`"
             if mode.name.startswith("k/"):
