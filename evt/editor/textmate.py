@@ -25,7 +25,7 @@ def _words(words: Iterable[str]) -> str:
 def _patterns() -> Iterator[tuple[str, str]]:
     """Yield scopes and their patterns. The first pattern that matches at a place decides."""
     yield "comment.line.number-sign.evt", r"#.*$"
-    yield "constant.numeric.evt", r"(?:\b\d+\.\d*|\.\d+|\b\d+)(?:[eE][+-]?\d+)?"
+    yield "constant.numeric.evt", r"(?:\b[0-9]+\.[0-9]*|\.[0-9]+|\b[0-9]+)(?:[eE][+-]?[0-9]+)?"
     yield "keyword.control.evt", _words(KEYWORDS)
     yield "support.type.evt", _words(BY_NAME)
     yield "keyword.other.operation.evt", rf"(?:^|(?<=;))\s*{_words(OPERATIONS)}(?=\s*\()"

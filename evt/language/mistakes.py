@@ -315,7 +315,9 @@ def _method(source: Source, token: lark.Token) -> str:
 
 
 def _plain(char: str) -> str:
-    """Return the ASCII character of a styled form (``𝔻``), or ""."""
+    """Return the ASCII character of a styled form (``𝔻``) or of another script's digit, or ""."""
+    if (digit := unicodedata.decimal(char, None)) is not None:
+        return str(digit)
     plain = unicodedata.normalize("NFKC", char)
     return plain if plain != char and plain.isascii() and plain.strip() else ""
 

@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -218,6 +219,20 @@ def test_names_are_compared_in_linear_work() -> None:
 )
 def test_what_is_said(text: str, codes: tuple[str, ...]) -> None:
     assert outcome(text) == codes
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["D = acc*{}", "D = acc*1{}", "D = acc*.5{}", "D = acc*1e{}", "D = acc**{}", "D = even(acc, {})", "D = x{}*acc"]
+    + ["in s: f32 = {}; D = s*acc", "D = max[n%{}](acc)", "in s: f32[m, n/{}]; D = acc"],
+)
+def test_digits_of_other_scripts_are_no_digits(form: str) -> None:
+    digits = [char for char in map(chr, range(128, sys.maxunicode + 1)) if char.isdecimal()]
+    for char in random.Random(form).sample(digits, 40):
+        with pytest.raises(ProgramError) as caught:
+            typed(form.format(char))
+        first = caught.value.diagnostics[0]
+        assert (first.code, first.help) == ("E0102", f"write `{unicodedata.decimal(char)}`")
 
 
 @pytest.mark.parametrize(
