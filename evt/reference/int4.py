@@ -41,7 +41,8 @@ def pack_int4(values: object, *, signed: bool = True) -> torch.Tensor:
     wrong = (codes < 0) | (codes > 15) | (values != values.to(torch.int32))
     if not wrong.is_meta and bool(wrong.any()):
         message = f"`values` has elements that are no whole numbers from {-bias} to {15 - bias}"
-        raise ArgumentError(Diagnostic("E0607", message, help="round and clamp them before"))
+        mend = "round and clamp them before" + "; pack a B of u4 with signed=False" * signed
+        raise ArgumentError(Diagnostic("E0607", message, help=mend))
     codes = codes.to(torch.uint8)
     return codes[..., ::2] | codes[..., 1::2] << 4
 

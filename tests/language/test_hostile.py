@@ -224,8 +224,8 @@ def test_what_is_said(text: str, codes: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     "form",
     [
-        *("D = acc*{}", "D = acc*1{}", "D = acc*.5{}", "D = acc*1e{}", "D = acc**{}", "D = even(acc, {})", "D = x{}*acc"),
-        *("in s: f32 = {}; D = s*acc", "D = max[n%{}](acc)", "in s: f32[m, n/{}]; D = acc"),
+        *("D = acc*{}", "D = acc*1{}", "D = acc*.5{}", "D = acc*1e{}", "D = acc**{}", "D = even(acc, {})"),
+        *("D = x{}*acc", "in s: f32 = {}; D = s*acc", "D = max[n%{}](acc)", "in s: f32[m, n/{}]; D = acc"),
     ],
 )
 def test_digits_of_other_scripts_are_no_digits(form: str) -> None:
