@@ -16,6 +16,18 @@ GEMM, LINEAR = evt.gemm("D = acc"), evt.linear("D = acc")
 WRITTEN = evt.gemm("gemm(A: f32[m, k], B: f32[n, k]); D = acc")
 ROWS, EITHER, SCALAR = (evt.gemm(f"in s: {kind}; D = acc * s") for kind in ("f32[m]", "f32[m?]", "f32"))
 SHAPES = (A.shape, B.mT.shape)
+
+
+def batches(modes: str, shape: tuple[int, ...]) -> tuple[Callable[[], Any], str, tuple[Callable[[], Any], ...]]:
+    """Return calls of a linear map, and of a product, with an input for each batch."""
+    text, gate = f"D = acc * gate[{modes}]", torch.rand(shape)
+    return (
+        lambda: evt.linear(text)(STACK, B, gate=gate),
+        "for batches, use evt.gemm",
+        (lambda: evt.gemm(text)(STACK, B.mT, gate=gate),),
+    )
+
+
 CALLS: dict[str, tuple[Callable[[], Any], str, tuple[Callable[[], Any], ...]]] = {
     "a weight": (
         lambda: GEMM(A, B),
@@ -54,18 +66,9 @@ CALLS: dict[str, tuple[Callable[[], Any], str, tuple[Callable[[], Any], ...]]] =
         "declare it a scalar: `in s: f32`; or a vector or a scalar: `in s: f32[m?]`",
         (lambda: SCALAR(A, B.mT, s=2.0), lambda: EITHER(A, B.mT, s=torch.tensor(2.0)), lambda: EITHER(A, B.mT, s=S)),
     ),
-    **{
-        f"batches of a linear map, {modes}": (
-            lambda modes=modes, gate=gate: evt.linear(f"D = acc * gate[{modes}]")(STACK, B, gate=gate),
-            "for batches, use evt.gemm",
-            (lambda modes=modes, gate=gate: evt.gemm(f"D = acc * gate[{modes}]")(STACK, B.mT, gate=gate),),
-        )
-        for modes, gate in (
-            ("l", torch.rand(3)),
-            ("l, n", torch.rand(3, 24)),
-            ("l, m, n", torch.rand(1, 8, 24)),
-        )
-    },
+    "batches of a linear map: scalars": batches("l", (3,)),
+    "batches of a linear map: vectors": batches("l, n", (3, 24)),
+    "batches of a linear map: a matrix": batches("l, m, n", (1, 8, 24)),
     "the geometry of a convolution": (
         lambda: evt.gemm("D = acc", stride=2),  # type: ignore[call-arg]
         "use evt.conv2d or --op conv2d, or omit it",
