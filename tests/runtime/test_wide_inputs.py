@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from evt.runtime.tensor_checks import signed
 A = torch.randint(-3, 4, (5, 8)).half()
 B = torch.randint(-3, 4, (8, 6)).half()
 ACC = A.float() @ B.float()
+COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 
 def run(text: str, **inputs: Any) -> Any:
@@ -96,6 +98,20 @@ def test_comparisons_with_an_i64_stay_right() -> None:
     labels = torch.tensor([0, 5, -100, 2**32 + 1, 3])
     found = run("in t: i64[m]\nD = where(iota(n) == t, acc, 0)", t=labels)
     assert found.equal(torch.where(torch.arange(6) == labels.unsqueeze(1), ACC, 0).half())
+
+
+@pytest.mark.parametrize(
+    ("sign", "compare"), [*zip(COMPARISONS, (torch.lt, torch.le, torch.gt, torch.ge, torch.eq, torch.ne), strict=True)]
+)
+def test_an_i64_compares_with_every_number_between_the_ends_of_i32(sign: str, compare: Any) -> None:
+    drawn = random.Random(sign)
+    wide = [2**62, -(2**62), 2**31, -(2**31), 2**31 - 1, 0, *(drawn.randint(-(2**33), 2**33) for _ in range(6))]
+    least, most = -(2**31) + 1, 2**31 - 2
+    for number in (least, most, 0, *(drawn.randint(least, most) for _ in range(6))):
+        t = torch.tensor([*wide, number])
+        op = evt.gemm(f"in t: i64[m], c: i32[]; out D: bool[m, n]; D = (t {sign} c) + 0*acc")
+        found = op.reference(A[:1].repeat(len(t), 1), B, t=t, c=number)
+        assert found.equal(compare(t, number)[:, None].expand(len(t), 6))
 
 
 def test_scalars_of_64_bits() -> None:
