@@ -69,13 +69,6 @@ def test_the_words_are_those_of_pytorch() -> None:
         assert int(words[tile, outer, lane, pair]) & 0xFFFFFFFF == word
 
 
-@pytest.mark.parametrize("signed", [True, False])
-def test_the_help_names_the_other_type(signed: bool) -> None:
-    with pytest.raises(EvtError) as caught:
-        evt.pack_int4(torch.tensor([[12, -3]]), signed=signed)
-    assert ("u4 with signed=False" in caught.value.diagnostics[0].help) == signed
-
-
 @pytest.mark.parametrize(
     ("call", "code"),
     [

@@ -66,6 +66,11 @@ CALLS: dict[str, tuple[Callable[[], Any], str, tuple[Callable[[], Any], ...]]] =
         "declare it a scalar: `in s: f32`; or a vector or a scalar: `in s: f32[m?]`",
         (lambda: SCALAR(A, B.mT, s=2.0), lambda: EITHER(A, B.mT, s=torch.tensor(2.0)), lambda: EITHER(A, B.mT, s=S)),
     ),
+    "elements of u4": (
+        lambda: evt.pack_int4(torch.tensor([[12, 3]])),
+        "pack a B of u4 with signed=False",
+        (lambda: evt.pack_int4(torch.tensor([[12, 3]]), signed=False),),
+    ),
     "batches of a linear map: scalars": batches("l", (3,)),
     "batches of a linear map: vectors": batches("l, n", (3, 24)),
     "batches of a linear map: a matrix": batches("l, m, n", (1, 8, 24)),
