@@ -207,9 +207,7 @@ struct Gemm {
         for (auto& each : block) each = 0;
       }
       if constexpr (Traits::kByRows) {
-        Multiplication::multiply(storage, rank, consumer, work.k_blocks, rows, state, accumulators);
-        Completion::complete_rows(params, storage, work, consumer, buffer, accumulators[0],
-                                  IndicesTo<Traits::kColumns / Lanes::kStrip>{});
+        multiply_rows(params, storage, work, rank, consumer, state, buffer, accumulators);
         continue;
       }
       int const column = work.column + Traits::first_block_of(consumer) * kFilters;
@@ -255,6 +253,21 @@ struct Gemm {
         if (threadIdx.x % 32 == 0) barrier_arrive(storage.order_of_epilogues(1 - consumer));
       }
       if constexpr (Traits::kSplits > 1) return;  // a cluster has one tile
+    }
+  }
+
+  /// Multiply and complete a tile of a consumer by rows. It has the vectors of many columns, and loads them while it
+  /// multiplies the last stage if registers hold them.
+  CUTLASS_DEVICE static void multiply_rows(Params const& params, Storage const& storage, Work const& work, int rank,
+                                           int consumer, PipelineState& state, PipelineState& buffer,
+                                           typename Multiplication::Sums& accumulators) {
+    auto const prepare = [&] { return typename Completion::Strips(params, work, consumer); };
+    if constexpr (Completion::kPreparesEarly) {
+      auto const strips = Multiplication::multiply_rows(storage, rank, consumer, work.k_blocks, state, accumulators, prepare);
+      Completion::complete_rows(params, storage, work, consumer, buffer, accumulators[0], strips);
+    } else {
+      Multiplication::multiply(storage, rank, consumer, work.k_blocks, work.end - work.row, state, accumulators);
+      Completion::complete_rows(params, storage, work, consumer, buffer, accumulators[0], prepare());
     }
   }
 

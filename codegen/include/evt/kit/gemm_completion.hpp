@@ -53,20 +53,38 @@ struct GemmCompletion {
             params.columns, row, work.end};
   }
 
+  /// The tile of a warp of a consumer by rows: 16 rows of a strip of columns.
+  CUTLASS_DEVICE static fragment::Tile tile_of_strip(Params const& params, Work const& work, int consumer, int strip) {
+    int const warp = threadIdx.x % kWarpGroup / 32, lane = threadIdx.x % 32;
+    int const row = Traits::row_of_consumer(consumer) + warp * kStepPixels, number = work.column / Lanes::kStrip + strip;
+    return {Lanes::column_of_strip(number) + Lanes::first_of(lane), params.columns,
+            work.tile * Traits::kRowTiles + row / kStepPixels, number, Traits::strips_of(params.columns), work.group,
+            params.columns, work.row + row, work.end};
+  }
+
+  /// The epilogues of a consumer by rows, one for each strip of columns.
+  struct Strips {
+    static constexpr int kNumber = Traits::kColumns / Lanes::kStrip;
+    Epilogue each[kNumber];
+
+    CUTLASS_DEVICE Strips(Params const& params, Work const& work, int consumer)
+        : Strips(params, work, consumer, IndicesTo<kNumber>{}) {}
+
+   private:
+    template <int... Numbers>
+    CUTLASS_DEVICE Strips(Params const& params, Work const& work, int consumer, Indices<Numbers...>)
+        : each{Epilogue(params.epilogue, tile_of_strip(params, work, consumer, Numbers))...} {}
+  };
+
+  /// Whether registers hold the epilogues of a consumer by rows while it multiplies the last stage of a tile.
+  static constexpr bool kPreparesEarly = Traits::kSums <= 80 && sizeof(Strips) <= 96;
+
   /// Complete the rows of a consumer, block by block of D's columns. A warp has 16 rows of each strip of columns.
-  template <int... Strips>
   CUTLASS_DEVICE static void complete_rows(Params const& params, Storage const& storage, Work const& work, int consumer,
                                            PipelineState& buffer, typename Traits::Accumulator const (&sums)[Traits::kSums],
-                                           Indices<Strips...>) {
-    int const warp = threadIdx.x % kWarpGroup / 32, lane = threadIdx.x % 32;
-    int const row = Traits::row_of_consumer(consumer) + warp * kStepPixels;
-    auto const tile_of = [&](int strip) {
-      int const number = work.column / Lanes::kStrip + strip;
-      return fragment::Tile{Lanes::column_of_strip(number) + Lanes::first_of(lane), params.columns,
-                            work.tile * Traits::kRowTiles + row / kStepPixels, number,
-                            Traits::strips_of(params.columns), work.group, params.columns, work.row + row, work.end};
-    };
-    Epilogue epilogues[] = {Epilogue(params.epilogue, tile_of(Strips))...};
+                                           Strips strips) {
+    int const row = Traits::row_of_consumer(consumer) + threadIdx.x % kWarpGroup / 32 * kStepPixels;
+    Epilogue* const epilogues = strips.each;
     constexpr int kStrips = Traits::kMembers * Traits::kBlockColumns / Lanes::kStrip;  // of a block of D
     CUTLASS_PRAGMA_UNROLL
     for (int block = 0; block < Traits::kParts; ++block) {
@@ -76,7 +94,7 @@ struct GemmCompletion {
                                        sums + first * fragment::kElements, storage.buffer(consumer, buffer.index));
       if constexpr (Traits::kStaged) hand_over_part(storage, consumer, buffer);
       CUTLASS_PRAGMA_UNROLL
-      for (int i = first; i < first + kStrips; ++i) epilogues[i].finish(tile_of(i));
+      for (int i = first; i < first + kStrips; ++i) epilogues[i].finish(tile_of_strip(params, work, consumer, i));
     }
   }
 

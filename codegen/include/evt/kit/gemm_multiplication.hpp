@@ -175,6 +175,19 @@ struct GemmMultiplication {
     }
   };
 
+  /// Multiply the stages of a tile by rows. Return the result of `prepare`, which is called while the last stage is
+  /// multiplied.
+  template <class Prepare>
+  CUTLASS_DEVICE static auto multiply_rows(Storage const& storage, int rank, int consumer, int k_blocks,
+                                           PipelineState& state, Sums& accumulators, Prepare const& prepare) {
+    Stages stages{storage, rank, consumer, state, k_blocks};
+    if constexpr (Traits::kPromotesBehind) {
+      return promote_behind(stages, accumulators, prepare);
+    } else {
+      return promote_next(stages, accumulators, prepare);
+    }
+  }
+
   /// Multiply the stages of a tile that has `rows`; a CTA has one or more.
   CUTLASS_DEVICE static void multiply(Storage const& storage, int rank, int consumer, int k_blocks, int rows,
                                       PipelineState& state, Sums& accumulators) {
@@ -218,23 +231,7 @@ struct GemmMultiplication {
         finish(fragments);
       }
     } else if constexpr (Traits::kPromotes && Traits::kPromotesBehind) {
-      // A stage is multiplied while the sums of the stage before are added.
-      Sums first, second;
-      Fragments of_first, of_second;
-      Started one = stages.start(first, of_first);
-      while (stages.left > 1) {
-        Started const two = stages.start(second, of_second);
-        stages.template promote<1>(accumulators, first, one);
-        one = stages.start(first, of_first);
-        stages.template promote<1>(accumulators, second, two);
-      }
-      if (stages.left > 0) {
-        Started const two = stages.start(second, of_second);
-        stages.template promote<1>(accumulators, first, one);
-        stages.template promote<0>(accumulators, second, two);
-      } else {
-        stages.template promote<0>(accumulators, first, one);
-      }
+      promote_behind(stages, accumulators, [] { return false; });
     } else if constexpr (Traits::kPromotes && Conversion::kConverts) {
       do {
         Sums partial;
@@ -243,25 +240,7 @@ struct GemmMultiplication {
         stages.template promote<0>(accumulators, partial, started);
       } while (stages.left > 0);
     } else if constexpr (Traits::kPromotes) {
-      // The sums of a stage delay the next one. While a stage is multiplied, a consumer thus waits for the next one, and
-      // loads its factors and computes its descriptors.
-      Sums partial;
-      stages.wait_for_operands();
-      Started now = stages.operands();
-      stages.load_factors(now);
-      while (stages.left > 1) {
-        stages.start(now, partial);
-        stages.wait_for_operands();
-        Started next = stages.operands();
-        auto const factors = Stages::factors_of_sums(now);
-        stages.load_factors(next);
-        hide_origin(next.rows);  // else they are computed after the sums
-        hide_origin(next.columns);
-        stages.template promote<0>(accumulators, partial, now.stage, factors);
-        now = next;
-      }
-      stages.start(now, partial);
-      stages.template promote<0>(accumulators, partial, now.stage, Stages::factors_of_sums(now));
+      promote_next(stages, accumulators, [] { return false; });
     } else {
       int last = -1;
       Fragments fragments, others;
@@ -286,6 +265,55 @@ struct GemmMultiplication {
       fence_operands(accumulators);
       release(storage, rank, last);
     }
+  }
+
+  /// Multiply stages: each while the sums of the stage before are added. `prepare` is called before the last wait.
+  template <class Prepare>
+  CUTLASS_DEVICE static auto promote_behind(Stages& stages, Sums& accumulators, Prepare const& prepare) {
+    Sums first, second;
+    Fragments of_first, of_second;
+    Started one = stages.start(first, of_first);
+    while (stages.left > 1) {
+      Started const two = stages.start(second, of_second);
+      stages.template promote<1>(accumulators, first, one);
+      one = stages.start(first, of_first);
+      stages.template promote<1>(accumulators, second, two);
+    }
+    if (stages.left > 0) {
+      Started const two = stages.start(second, of_second);
+      stages.template promote<1>(accumulators, first, one);
+      auto const prepared = prepare();
+      stages.template promote<0>(accumulators, second, two);
+      return prepared;
+    }
+    auto const prepared = prepare();
+    stages.template promote<0>(accumulators, first, one);
+    return prepared;
+  }
+
+  /// Multiply stages. The sums of a stage delay the next one. While a stage is multiplied, a consumer thus waits for the next
+  /// one, and loads its factors and computes its descriptors.
+  template <class Prepare>
+  CUTLASS_DEVICE static auto promote_next(Stages& stages, Sums& accumulators, Prepare const& prepare) {
+    Sums partial;
+    stages.wait_for_operands();
+    Started now = stages.operands();
+    stages.load_factors(now);
+    while (stages.left > 1) {
+      stages.start(now, partial);
+      stages.wait_for_operands();
+      Started next = stages.operands();
+      auto const factors = Stages::factors_of_sums(now);
+      stages.load_factors(next);
+      hide_origin(next.rows);  // else they are computed after the sums
+      hide_origin(next.columns);
+      stages.template promote<0>(accumulators, partial, now.stage, factors);
+      now = next;
+    }
+    stages.start(now, partial);
+    auto const prepared = prepare();
+    stages.template promote<0>(accumulators, partial, now.stage, Stages::factors_of_sums(now));
+    return prepared;
   }
 
   /// Multiply the stages of a tile by warps, Eights times eight rows.
