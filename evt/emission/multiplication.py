@@ -70,7 +70,13 @@ def multiplication(plan: Plan) -> MultiplicationText:
 def product_class(plan: Plan, loop: OwnProduct) -> ProductClass:
     """Return the properties that decide how sums are promoted."""
     scaled = any(each.role == "factor" for each in loop.factors)
-    return ProductClass(loop.a.dtype, scaled=scaled, converted=loop.converts, fast_sums=plan.options.fast_sums)
+    return ProductClass(
+        loop.a.dtype,
+        scaled=scaled,
+        converted=loop.converts,
+        packed=loop.is_packed,
+        fast_sums=plan.options.fast_sums,
+    )
 
 
 def _described(first: int) -> dict[str, Any]:

@@ -224,11 +224,12 @@ def multiplies_halves(tile: Tile, product: ProductClass) -> bool:
     """Return whether an instruction multiplies half of a tile's rows, so that the sums of the other half are promoted.
 
     Registers hold the converted filters of two stages beside the sums of one. With fewer rows, they hold the sums of
-    two stages. A consumer holds two stages: too many if it has every other one, or if CTAs share loads.
+    two stages. A consumer holds two stages: too many if it has every other one, or if CTAs share loads. Filters of 4
+    bits take few instructions to convert.
     """
     halved = FILTERS < tile.rows <= 2 * FILTERS and tile.rows % (2 * STEP_PIXELS) == 0
     shares = tile.by_stages or tile.cluster[:2] != (1, 1)
-    return product.converted and product.promoted and halved and not shares
+    return product.converted and not product.packed and product.promoted and halved and not shares
 
 
 def in_clusters(multiprocessors: int, cluster: int) -> int:

@@ -587,9 +587,9 @@ int main() {
   check<__COUNTER__, GemmTile<1, false, 4, 1, 2>, 128, true>({170, 600, 328, 8, {}});
   check<__COUNTER__, GemmTile<1, false, 2, 2, 1>, 80, true>({170, 300, 328, 4, {}});
   check<__COUNTER__, GemmTile<2, false, 1, 1, 4, false, false, false, 1, false, true>, 16, false>({37, 272, 936, 4, {}});
-  check<__COUNTER__, GemmTile<1, false, 1, 1, 1, true, false, false, 0, false, false, false, true>, 96, false, 0, 1, 4, 1>(
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 1, true>, 96, false, 0, 1, 4, 1>(
       {150, 264, 384, 2, {}});
-  check<__COUNTER__, GemmTile<1, false, 1, 1, 2, true, false, false, 0, false, false, false, true>, 128, true, 1, 1, 4>(
+  check<__COUNTER__, GemmTile<1, false, 1, 1, 2, true>, 128, true, 1, 1, 4>(
       {150, 136, 1024, 2, {}});
   check<__COUNTER__, GemmTile<1, false, 1, 1, 1, true, true, false, 0, false, false, false, true>, 128, false, 0, 1, 8, 0, 128>(
       {150, 136, 128, 4, {5, 5, 140}});

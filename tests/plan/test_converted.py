@@ -75,11 +75,10 @@ OF_BLOCKS = "in s: f32[n, k/128]; B = s*B; D = acc"
 @pytest.mark.parametrize(
     ("b", "text", "config", "rows"),
     [
-        ("i4", OF_BLOCKS, "own_cooperative_128x128x128", 64),
-        ("i4", OF_BLOCKS, "own_cooperative_96x128x128", 48),
+        ("i4", OF_BLOCKS, "own_cooperative_128x128x128", 128),
+        ("i4", OF_BLOCKS, "own_cooperative_96x128x128", 96),
         ("i4", OF_BLOCKS, "own_stages_96x64x128_1x1x2", 96),
         ("i4", OF_BLOCKS, "own_cooperative_64x128x128", 64),
-        ("i4", OF_BLOCKS, "own_cooperative_72x128x128", 72),
         ("i4", "D = acc", "own_cooperative_128x128x128", 128),
         ("i8", OF_BLOCKS, "own_cooperative_128x128x64", 64),
         ("i8", OF_BLOCKS, "own_cooperative_128x128x64_1x2", 128),
@@ -88,7 +87,7 @@ OF_BLOCKS = "in s: f32[n, k/128]; B = s*B; D = acc"
     ],
 )
 def test_sums_with_factors_are_multiplied_in_halves(b: str, text: str, config: str, rows: int) -> None:
-    """The sums of one half are promoted while the other half is multiplied, if registers hold no more."""
+    """The sums of one half of the rows are promoted while the other half is multiplied, if B has 8 bits."""
     op = evt.linear(f"linear(A: bf16[m, k], B: {b}[n, k]); {text}", route="own", config=config)
     emitted = op.emit("sm90")
     assert f"kPixels = {rows};" in emitted

@@ -24,7 +24,7 @@
 // Filters of another type than the rows of A are converted in registers, from which WGMMA takes its operand A. Consumers
 // convert a stage while they multiply the one before. If sums are promoted, and registers do not hold the sums of two
 // stages, WGMMA multiplies half of a tile's rows at a time. The sums of one half are promoted while it multiplies the
-// other half.
+// other half. Packed filters have no halves: one consumer converts and promotes while the other one multiplies.
 //
 // Factors of A and B that are constant over blocks of k multiply the sums of a stage when these are promoted. Warp 3
 // loads them, stages ahead.

@@ -38,6 +38,31 @@ struct GemmMultiplication {
     std::conditional_t<Traits::kByRows, typename Scaled::OfThread, std::false_type> factors;
   };
 
+  /// The packed filters of a stage, and their zero points, before they are converted.
+  struct PackedStage {
+    using Rows = typename Conversion::template Rows<Filters::kRowBytes>;
+    typename Rows::Codes codes[Traits::kBlocks];
+    uint32_t zeros[Traits::kBlocks][2];
+
+    CUTLASS_DEVICE PackedStage(uint32_t filters, uint32_t scales, int first_block) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int block = 0; block < Traits::kBlocks; ++block) {
+        if constexpr (Scales::kHasZeros) Scaled::load_zeros(zeros[block], scales, (first_block + block) * kFilters);
+        Rows::load_codes(codes[block], filters + Traits::filters_of(0, block));
+      }
+    }
+
+    CUTLASS_DEVICE void convert(Fragments& to) const {
+      CUTLASS_PRAGMA_UNROLL
+      for (int block = 0; block < Traits::kBlocks; ++block) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int k = 0; k < Traits::kDepth / 16; ++k) {
+          Rows::template convert<Scales::kHasZeros, Scales::kZerosFromMinuend>(to[block].words[k], codes[block], zeros[block], k);
+        }
+      }
+    }
+  };
+
   /// The stages of a tile, as a consumer multiplies them.
   struct Stages {
     Storage const& storage;
@@ -81,26 +106,35 @@ struct GemmMultiplication {
     /// Wait for a stage, and convert its filters.
     CUTLASS_DEVICE Started convert(Fragments& fragments) {
       Started const found = wait();
-      int const first_block = Traits::first_block_of(consumer);
-      uint32_t const filters = storage.columns(found.stage) + Traits::filters_of(0, first_block);
-      convert_stage(filters, fragments, storage.scales(found.stage), first_block);
+      convert_stage(filters_of(found.stage), fragments, storage.scales(found.stage), Traits::first_block_of(consumer));
       return found;
+    }
+    CUTLASS_DEVICE uint32_t filters_of(int stage) const {
+      return storage.columns(stage) + Traits::filters_of(0, Traits::first_block_of(consumer));
+    }
+    CUTLASS_DEVICE PackedStage packed_filters_of(int stage) const {
+      return {filters_of(stage), storage.scales(stage), Traits::first_block_of(consumer)};
     }
 
     /// Start the multiplications of a stage. The fragments of its filters stay until the sums are there.
     CUTLASS_DEVICE Started start(Sums& sums, Fragments& fragments) {
       if constexpr (Conversion::kConverts) {
         Started const found = convert(fragments);
-        warpgroup_arrive();
-        multiply_converted(found.rows, fragments, sums);
-        warpgroup_commit_batch();
-        next();
+        start_converted(found, sums, fragments);
         return found;
       } else {
         Started const found = wait();
         start(found, sums);
         return found;
       }
+    }
+
+    /// Start the multiplications of a stage whose filters are converted.
+    CUTLASS_DEVICE void start_converted(Started const& found, Sums& sums, Fragments const& fragments) {
+      warpgroup_arrive();
+      multiply_converted(found.rows, fragments, sums);
+      warpgroup_commit_batch();
+      next();
     }
 
     /// Start the multiplications of a stage that is there.
@@ -160,6 +194,20 @@ struct GemmMultiplication {
         }
         if constexpr (Scaled::kExists) release(storage, rank, stage);
       }
+    }
+
+    /// Load the factors of a stage, wait for its sums, and add them.
+    CUTLASS_DEVICE void promote_last(Sums& accumulators, Sums& partial, int stage) {
+      typename Scaled::OfColumns of_columns[Traits::kBlocks];
+      CUTLASS_PRAGMA_UNROLL
+      for (int block = 0; block < Traits::kBlocks; ++block) of_columns[block] = factors_of(stage, block);
+      warpgroup_wait<0>();
+      fence_operands(partial);
+      CUTLASS_PRAGMA_UNROLL
+      for (int block = 0; block < Traits::kBlocks; ++block) {
+        Scaled::add(accumulators[block], partial[block], storage.scales(stage), of_columns[block]);
+      }
+      release(storage, rank, stage);
     }
 
     /// Wait for the sums of a half of a stage's rows while `Pending` other halves are multiplied, and add them.
@@ -232,6 +280,8 @@ struct GemmMultiplication {
       }
     } else if constexpr (Traits::kPromotes && Traits::kPromotesBehind) {
       promote_behind(stages, accumulators, [] { return false; });
+    } else if constexpr (Traits::kPromotes && Conversion::kPacked && Traits::kSplits == 1) {
+      promote_packed(stages, accumulators);
     } else if constexpr (Traits::kPromotes && Conversion::kConverts) {
       do {
         Sums partial;
@@ -289,6 +339,26 @@ struct GemmMultiplication {
     auto const prepared = prepare();
     stages.template promote<0>(accumulators, first, one);
     return prepared;
+  }
+
+  /// Multiply stages of packed filters. The sums of a stage delay the next one. While a stage is multiplied, a consumer thus
+  /// waits for the next one, and loads its filters. CTAs that split k wait longer for loads than for sums.
+  CUTLASS_DEVICE static void promote_packed(Stages& stages, Sums& accumulators) {
+    Sums partial;
+    Fragments fragments;
+    Started now = stages.wait();
+    PackedStage packed = stages.packed_filters_of(now.stage);
+    while (stages.left > 1) {
+      packed.convert(fragments);
+      stages.start_converted(now, partial, fragments);
+      Started const next = stages.wait();
+      packed = stages.packed_filters_of(next.stage);
+      stages.promote_last(accumulators, partial, now.stage);
+      now = next;
+    }
+    packed.convert(fragments);
+    stages.start_converted(now, partial, fragments);
+    stages.promote_last(accumulators, partial, now.stage);
   }
 
   /// Multiply stages. The sums of a stage delay the next one. While a stage is multiplied, a consumer thus waits for the next
@@ -374,17 +444,7 @@ struct GemmMultiplication {
   CUTLASS_DEVICE static void convert_stage(uint32_t filters, Fragments& to, uint32_t scales, int first_block) {
     using Rows = typename Conversion::template Rows<Filters::kRowBytes>;
     if constexpr (Conversion::kPacked) {
-      CUTLASS_PRAGMA_UNROLL
-      for (int block = 0; block < Traits::kBlocks; ++block) {
-        uint32_t zeros[2] = {};
-        if constexpr (Scales::kHasZeros) Scaled::load_zeros(zeros, scales, (first_block + block) * kFilters);
-        typename Rows::Codes codes;
-        Rows::load_codes(codes, filters + Traits::filters_of(0, block));
-        CUTLASS_PRAGMA_UNROLL
-        for (int k = 0; k < Traits::kDepth / 16; ++k) {
-          Rows::template convert<Scales::kHasZeros, Scales::kZerosFromMinuend>(to[block].words[k], codes, zeros, k);
-        }
-      }
+      PackedStage(filters, scales, first_block).convert(to);
     } else {
       CUTLASS_PRAGMA_UNROLL
       for (int block = 0; block < Traits::kBlocks; ++block) {

@@ -227,7 +227,8 @@ struct GemmTraits {
   static_assert(kColumnBlocks % kClusterRows == 0, "each CTA loads whole blocks of B");
   static_assert(kSplits == 1 || (!kPingpong && kPixels % kCompleted == 0), "whole parts are completed");
   static_assert(kSplits == 1 || !kGrouped, "groups have no splits of k");
-  static_assert(!kInHalves || (kPromotes && Conversion::kConverts && kBlocks == 1 && Mma::kPixels % kStepPixels == 0),
+  static_assert(!kInHalves || (kPromotes && Conversion::kConverts && !Conversion::kPacked && kBlocks == 1 &&
+                               Mma::kPixels % kStepPixels == 0),
                 "the sums of halves of whole steps are promoted");
   static_assert(!kByStages || kSplits > 1, "consumers by stages exchange their sums");
   static_assert(!kByWarps || (kBlocks == 1 && kRowBytes == kMaxRowBytes), "a warp has 16 filters, and whole rows of swizzles");
