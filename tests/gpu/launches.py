@@ -53,6 +53,11 @@ PLACED = "out D, mask: b1[m, n]; mask = acc + bias > 0; D = dropout(acc + bias, 
 DROPOUT = "D = dropout(acc + bias, 0.5, 1234, 7)"
 PLAIN = "D = silu(acc + bias) + C"
 TYPED = "in bias: f16[n], C: f16[m, n]; out D: f16; D = silu(acc + bias) + C"
+UPDATED = """
+    in w: f32[m, n], v: f32[m, n], C: f16[m, n]; out D: f16[m, n], W: f32[m, n], V: f32[m, n]
+    V = 0.5*v + acc; W = w - V; D = W + C
+"""
+WEIGHED = "in g: f16[n, k/128], z: i8[n, k/128]; B = g*(B - z); D = silu(acc + bias)"
 SCALED = "in r: f16[m, k/128], c: f16[n/128, k/128]; out D: f16; A = r*A; B = c*B; D = silu(acc)"
 #: The rows of each group of a grouped product.
 GROUPS = (37, 128, 0, 5, 200)
@@ -78,6 +83,7 @@ def gemm(
     m, n, k = sizes
     op = evt.linear(text, route=route, config=config)
     found = {"bias": random(n), "C": random(m, n), "s": random(k), "t": random(k), "up": random(n, k)}
+    found |= {"w": random(m, n).float(), "v": random(n, m).float().T.contiguous()}
     found |= {"r": random(m, -(-k // 128)), "c": random(-(-n // 128), -(-k // 128))}
     return op, random(m, k, dtype=dtype), random(n, k, dtype=dtype), found
 
@@ -90,6 +96,15 @@ def few_rows(text: str) -> Call:
     """
     op, a, b, inputs = gemm(text, "gemv-own-3x", sizes=(5, 77, 352))
     return op, a[:, 1:334], b[:, 1:334], inputs
+
+
+def packed(m: int, config: str) -> Call:
+    """Return a product with a weight of 4 bits."""
+    n, k = 136, 640
+    op = evt.linear("linear(A: f16[m, k], B: i4[n, k]); " + WEIGHED, route="gemm-own-3x", config=config)
+    codes = torch.randint(-8, 8, (n, k), device="cuda", generator=torch.Generator("cuda").manual_seed(m))
+    found = {"g": random(n, k // 128), "z": random(n, k // 128, dtype=torch.int8), "bias": random(n)}
+    return op, random(m, k), evt.prepare(evt.pack_int4(codes)), found
 
 
 def batches(text: str) -> Call:
@@ -106,11 +121,12 @@ def convolution(
     filters: int = 72,
     groups: int = 1,
     images: int = 2,
+    pixels: tuple[int, int] = (11, 13),
     **keywords: object,
 ) -> Call:
     """Return a 3x3 convolution or a gradient, whose A is D's gradient and whose B is the weight, or the input."""
     op = evt.Program(Source(text), operation, route=route, padding=1, groups=groups, **keywords)
-    x, d = random(images, channels, 11, 13), random(images, filters, 11, 13)
+    x, d = random(images, channels, *pixels), random(images, filters, *pixels)
     w = random(filters, channels // groups, 3, 3)
     a, b = {"conv2d": (x, w), "conv2d_dgrad": (d, w), "conv2d_wgrad": (d, x)}[operation]
     like = {"conv2d": d, "conv2d_dgrad": x, "conv2d_wgrad": w}[operation]
@@ -119,11 +135,11 @@ def convolution(
     return op, a, b, {**found, "C": random(*like.shape)}
 
 
-def filter_gradient(config: str | None = None, channels: int = 40, filters: int = 72) -> Call:
-    """Return the gradient of a 3x3 filter for an image. The number of channels and filters decides the clusters."""
+def filter_gradient(config: str | None = None, channels: int = 40, filters: int = 72, images: int = 1) -> Call:
+    """Return the gradient of a 3x3 filter. The numbers of channels, filters and images decide the clusters."""
     chosen = {"config": config} if config else {}
     of_filter = {"operation": "conv2d_wgrad", "kernel_size": 3, **chosen}
-    return convolution("D = silu(acc) + C", "conv-wgrad-3x", channels, filters=filters, images=1, **of_filter)
+    return convolution("D = silu(acc) + C", "conv-wgrad-3x", channels, filters=filters, images=images, **of_filter)
 
 
 #: The kinds by name; each makes its call.
@@ -148,6 +164,28 @@ KINDS: dict[str, Callable[[], Call]] = {
     "own-bits-dropout": lambda: gemm(PLACED, "gemm-own-3x"),
     "own-pairs": lambda: gemm(NEIGHBOURS, "gemm-own-3x"),
     "own-dual": lambda: gemm(DUAL, "gemm-own-3x"),
+    **{
+        f"own-updates-{tile}": lambda tile=tile: gemm(
+            UPDATED, "gemm-own-3x", sizes=(200, 264, 520), config=f"own_{tile}"
+        )
+        for tile in (
+            "pingpong_128x128x64",
+            "pingpong_144x128x64_1x2",
+            "cooperative_256x128x64_2x1",
+            "cooperative_192x128x64_1x1x2",
+            "stages_32x64x64_1x1x4",
+        )
+    },
+    "own-updates-unaligned": lambda: gemm(UPDATED, "gemm-own-3x", sizes=(200, 331, 136)),
+    **{
+        f"own-packed-{m}": lambda m=m, config=config: packed(m, f"own_{config}")
+        for m, config in (
+            (16, "cooperative_16x128x128_1x1x2"),
+            (100, "cooperative_104x128x128"),
+            (200, "cooperative_128x128x128"),
+            (96, "stages_96x64x128_1x1x2"),
+        )
+    },
     "own-batches": lambda: batches(TYPED),
     "own-cluster": lambda: gemm(PLAIN, "gemm-own-3x", sizes=(3201, 256, 264), config="own_cooperative_256x128x64_1x2"),
     "own-split": lambda: gemm(PLAIN, "gemm-own-3x", sizes=(200, 136, 520), config="own_cooperative_64x128x64_1x1x4"),
@@ -175,6 +213,10 @@ KINDS: dict[str, Callable[[], Call]] = {
     "conv-halo-shared": lambda: convolution(PLAIN, "conv-halo-3x", channels=520, config="halo_shared_128x64x64"),
     "conv-halo-shared-bits": lambda: convolution(PLACED, "conv-halo-3x", channels=520, config="halo_shared_64x64x64"),
     "conv-halo-few-channels": lambda: convolution(PLAIN, "conv-halo-padded-3x", channels=3, images=300),
+    "conv-halo-images": lambda: convolution(PLAIN, "conv-halo-3x", images=9, pixels=(7, 7)),
+    "conv-halo-groups": lambda: convolution(
+        PLAIN, "conv-halo-groups-3x", channels=128, filters=128, groups=8, images=9, pixels=(7, 7)
+    ),
     "conv-halo-dgrad": lambda: convolution(PLAIN, "conv-halo-3x", operation="conv2d_dgrad"),
     "conv-depthwise": lambda: convolution(PLAIN, "conv-depthwise-3x", filters=40, groups=40),
     "conv-depthwise-reductions": lambda: convolution(SUMMED, "conv-depthwise-3x", filters=40, groups=40),
@@ -199,6 +241,7 @@ KINDS: dict[str, Callable[[], Call]] = {
     "conv-wgrad-exchange": lambda: filter_gradient("wgrad_64x64"),
     "conv-wgrad-exchange-rows": lambda: filter_gradient("wgrad_128x128", 136, 264),
     "conv-wgrad-neighbours": lambda: filter_gradient("wgrad_64x128"),
+    "conv-wgrad-many": lambda: filter_gradient("wgrad_256x128", 1024, 256, images=64),
     "conv-2x-stock": lambda: convolution("D = relu(acc + bias)", "conv-stock-2x"),
     "conv-mainloop": lambda: convolution(WORKED, "conv-mainloop-2x"),
 }
@@ -207,7 +250,8 @@ KINDS: dict[str, Callable[[], Call]] = {
 def inputs_of(call: Call) -> dict[str, torch.Tensor]:
     """Return the given tensors that the program reads."""
     op, a, b, found = call
-    read = {each.name for each in typed_graph(op.request, _name(a), _name(b)).inputs}
+    of_b = None if b.dtype == torch.int32 else _name(b)  # words of several elements, whose type the program declares
+    read = {each.name for each in typed_graph(op.request, _name(a), of_b).inputs}
     return {name: value for name, value in found.items() if name in read}
 
 
@@ -253,6 +297,16 @@ def launch_ragged() -> None:
     check("ragged", op(a, b, offsets=ends), torch.cat(op.reference(a, b, offsets=ends.cpu())))
 
 
+def launch_planes() -> None:
+    """Launch convolutions of one channel, whose outputs are contiguous."""
+    for images, filters, height, width, taps, stride in ((3, 50, 33, 47, 3, 2), (2, 130, 20, 90, 5, 1)):
+        x, w, bias = random(images, 1, height, width).contiguous(), random(filters, 1, taps, taps), random(filters)
+        w = w.contiguous() / taps
+        found = evt.conv2d("D = relu(acc + bias)", stride=stride, padding=1)(x, w, bias=bias)
+        assert found.is_contiguous()
+        check("planes", found, functional.conv2d(x.double(), w.double(), bias.double(), stride, 1).relu().half())
+
+
 def launch_group_norm() -> None:
     """Launch a norm whose clusters have several CTAs: vectors of two groups, and CTAs without pixels."""
     for shape, groups in (((2, 320, 16, 16), 32), ((1, 96, 3, 3), 12)):
@@ -266,6 +320,7 @@ def launch_group_norm() -> None:
 OTHERS: dict[str, Callable[[], None]] = {
     "group-norm": launch_group_norm,
     "grouped": launch_grouped,
+    "planes": launch_planes,
     "ragged": launch_ragged,
 }
 
