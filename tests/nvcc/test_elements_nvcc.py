@@ -10,7 +10,7 @@ import pytest
 
 from evt.compilation import find_toolchain
 from evt.emission.expressions import REGISTER, fragment_element
-from evt.ir.dtype import BF16, BY_NAME, F16, F64, PACKED_OPERANDS
+from evt.ir.dtype import BF16, BY_NAME, F16, F64, PACKED_OPERANDS, TF32
 
 pytestmark = pytest.mark.nvcc
 
@@ -25,6 +25,15 @@ __global__ void one(T* to, element::Register<T>* rounded, Value const* x) {
 }
 template <class T, class Value>
 __global__ void two(uint32_t* to, Value const* x) { element::store_two(T{}, *to, x[0], x[1]); }
+template <class T, class Value>
+__global__ void words(uint32_t* to, Value const* x, element::Register<T>* loaded, T) {
+  if constexpr (sizeof(T) == 4) {
+    to[0] = element::to_word<T>(x[0]);
+  } else {
+    element::store_held<T>(to[0], element::held<T>(x[0]), x[1]);
+  }
+  if constexpr (sizeof(T) != 2) loaded[0] = element::of_word<T>(to[1]);
+}
 """
 
 
@@ -38,6 +47,11 @@ def test_every_value_is_stored_as_every_element(tmp_path: Path) -> None:
     code += [
         f"template __global__ void two<{fragment_element(to)}>(uint32_t*, {value} const*);\n"
         for to, value in product((F16, BF16), values)
+    ]
+    staged = {fragment_element(to) for to in BY_NAME.values() if to.bits in (8, 16, 32) and to != TF32}
+    code += [
+        f"template __global__ void words(uint32_t*, {value} const*, element::Register<{to}>*, {to});\n"
+        for to, value in product(sorted(staged), values)
     ]
     source = tmp_path / "elements.cu"
     source.write_text(PROGRAM + "".join(code), encoding="utf-8")

@@ -138,6 +138,16 @@ CUTLASS_DEVICE Value of_bits(uint32_t bits) {
   }
 }
 
+/// The bits of a value that waits for the next element of its word, and the word of both, from its lowest bits on.
+template <class T, class Value>
+CUTLASS_DEVICE uint32_t held(Value value) {
+  return bits_of(in_register<Register<T>>(value));
+}
+template <class T, class Value>
+CUTLASS_DEVICE void store_held(uint32_t& to, uint32_t first, Value second) {
+  store_two(T{}, to, of_bits<Register<T>>(first), in_register<Register<T>>(second));
+}
+
 /// The element of 32 bits of a value, and the value of an element of 8 or 32 bits, in a word.
 template <class T, class Value>
 CUTLASS_DEVICE uint32_t to_word(Value value) {

@@ -100,13 +100,13 @@ struct EpilogueStep {
       if constexpr (sizeof(Element) == 4) {
         words[i] = element::to_word<Element>(value);
       } else if (i % 2 == 0) {
-        first = element::bits_of(value);
+        first = element::held<Element>(value);
       } else if constexpr (sizeof(Element) == 1) {  // a word has the four rows of a column
         uint32_t two, &word = words[i / 2 % 2];
-        element::store_two(Element{}, two, element::of_bits<Value>(first), value);
+        element::store_held<Element>(two, first, value);
         word = i < 4 ? two : word | two << 16;
       } else {
-        element::store_two(Element{}, words[kHalf ? i / 4 : i / 2], element::of_bits<Value>(first), value);
+        element::store_held<Element>(words[kHalf ? i / 4 : i / 2], first, value);
       }
     }
   };
