@@ -8,22 +8,24 @@
 #include <utility>
 #include <vector>
 
+namespace evt {
+namespace element {
+
 /// A byte with the value of a whole number.
 struct Byte {
   int8_t bits;
 };
-
-namespace evt {
-namespace element {
-
 /// A byte of D, which saturates.
 inline int8_t small(float x) { return int8_t(std::min(std::max(std::rint(x), -128.0f), 127.0f)); }
+inline float load(Byte x) { return x.bits; }
 inline void store_two(Byte, uint32_t& to, float first, float second) {
   to = uint8_t(small(first)) | uint32_t(uint8_t(small(second))) << 8;
 }
 
 }  // namespace element
 }  // namespace evt
+
+using evt::element::Byte;
 
 #include "evt/kit/gemm.hpp"
 
