@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch.nn import functional
@@ -165,9 +166,7 @@ KINDS: dict[str, Callable[[], Call]] = {
     "own-pairs": lambda: gemm(NEIGHBOURS, "gemm-own-3x"),
     "own-dual": lambda: gemm(DUAL, "gemm-own-3x"),
     **{
-        f"own-updates-{tile}": lambda tile=tile: gemm(
-            UPDATED, "gemm-own-3x", sizes=(200, 264, 520), config=f"own_{tile}"
-        )
+        f"own-updates-{tile}": partial(gemm, UPDATED, "gemm-own-3x", sizes=(200, 264, 520), config=f"own_{tile}")
         for tile in (
             "pingpong_128x128x64",
             "pingpong_144x128x64_1x2",
@@ -178,7 +177,7 @@ KINDS: dict[str, Callable[[], Call]] = {
     },
     "own-updates-unaligned": lambda: gemm(UPDATED, "gemm-own-3x", sizes=(200, 331, 136)),
     **{
-        f"own-packed-{m}": lambda m=m, config=config: packed(m, f"own_{config}")
+        f"own-packed-{m}": partial(packed, m, f"own_{config}")
         for m, config in (
             (16, "cooperative_16x128x128_1x1x2"),
             (100, "cooperative_104x128x128"),
