@@ -101,7 +101,7 @@ class Described:
         loop: Survey | None = None,
     ) -> Explanation:
         """Explain a problem on a target or GPU, with its measurements and its estimate if its sizes are known."""
-        check_kind("gpu", gpu, str | None, "its name, as the times were measured under")
+        check_kind("gpu", gpu, str | None, "its name, or a part of the name")
         from evt.explain import explain
         from evt.plan import survey
 
@@ -109,13 +109,17 @@ class Described:
         looped = problem.grouped and settings.route == LOOP
         found = survey(problem) if looped else survey(problem, settings.route, settings.config)
         if not products:
-            return explain(found, loop=loop, looped=looped)
+            return explain(found, loop=loop, looped=looped, unmeasured=gpu or "")
         from evt.measured import applicable, measurements, named_card, size_class
         from evt.plan.cards import asked_card, is_called
 
         extents, card = [sizes for sizes, _ in products], asked_card(arch)
-        measured = measurements(problem, size_class(extents) if problem.grouped else extents[0], gpu)
-        if card is not None and gpu is None:
+        measured = measurements(problem, size_class(extents) if problem.grouped else extents[0])
+        if gpu is not None:
+            exact = tuple(each for each in measured if each.gpu == gpu)
+            measured = exact or tuple(each for each in measured if gpu.lower() in each.gpu.lower())
+        elif card is not None:
             measured = tuple(each for each in measured if is_called(card, each.gpu))
         best = applicable(found, measured[0]) if len(measured) == 1 and self.request.may_be_measured else None
-        return explain(found, products, measured, best, loop, looped=looped, card=named_card(arch))
+        missing, card = "" if measured else gpu or "", named_card(arch)
+        return explain(found, products, measured, best, loop, looped=looped, card=card, unmeasured=missing)

@@ -33,12 +33,14 @@ def explain(
     *,
     looped: bool = False,
     card: Card | None = None,
+    unmeasured: str = "",
 ) -> Explanation:
     """Explain a survey's choice of route.
 
     ``products`` are the extents of a problem and its operands' shapes, several for groups. ``measured`` are its
     measurements, and ``best`` is the kernel that a call takes. ``loop`` is the survey of one group's product, for a
-    loop that launches one kernel per group; ``looped`` means that the loop is forced. ``card`` is the GPU of estimates.
+    loop that launches one kernel per group; ``looped`` means that the loop is forced. ``card`` is the GPU of estimates,
+    ``unmeasured`` the named GPU if it has no measurement of the problem.
 
     Raise TargetError: E0501 for an unknown configuration, E0502 for one that does not fit, E0503 if no route is left.
     """
@@ -86,6 +88,7 @@ def explain(
         expected,
         _proof(problem, plans),
         _emitted(taken),
+        unmeasured,
     )
 
 

@@ -111,6 +111,7 @@ class Explanation:
     problem was measured. ``costs`` are the costs of a problem of known sizes, and ``estimate`` is the estimate of the
     kernel that a call of these sizes takes. ``proof`` is why a row does not depend on the number of rows, with
     ``batch_invariant``. ``emitted`` is the route whose text ``evt emit`` prints, if calls take another one.
+    ``unmeasured`` is the GPU that was asked for, if it has no measurement of the problem.
     """
 
     target: str
@@ -126,6 +127,7 @@ class Explanation:
     estimate: Estimate | None = None
     proof: str = ""
     emitted: str = ""
+    unmeasured: str = ""
 
     @property
     def route(self) -> str:
@@ -143,6 +145,7 @@ class Explanation:
             "interface": list(self.interface),
             "chosen_by": self.chosen_by,
             "measured_on": list(self.gpus),
+            "not_measured_on": self.unmeasured or None,
             "routes": [route.to_json() for route in self.routes],
             "configurations": list(self.configurations),
             "visitors": list(self.visitors),
@@ -207,6 +210,8 @@ class Explanation:
             yield f"   measured      {timing.ms:.4f} ms by {timing.route} {timing.config}".rstrip()
         if self.gpus:
             yield f"   measured on   {', '.join(self.gpus)}"
+        if self.unmeasured:
+            yield f"   measured      {self._missing}"
         if self.emitted:
             yield f"   evt emit      prints {self.emitted}, unless --route own asks for this kernel"
         yield f"   epilogue      {self._epilogue_in_short}"
@@ -231,6 +236,13 @@ class Explanation:
     def timings(self) -> tuple[Timing, ...]:
         """The measurements of all routes."""
         return tuple(timing for route in self.routes for timing in route.timings)
+
+    @property
+    def _missing(self) -> str:
+        """The reason why a named GPU has no times."""
+        if self.costs is None:
+            return f"times on {self.unmeasured} need sizes"
+        return f"no times of these sizes on {self.unmeasured}, so the rules choose"
 
     @property
     def factors(self) -> str:
@@ -271,6 +283,8 @@ class Explanation:
         if self.gpus:
             advice = "" if len(self.gpus) == 1 else "; for which of them is not said, so the rules choose"
             lines.append(f"measured on {', '.join(self.gpus)}{advice}")
+        if self.unmeasured:
+            lines.append(f"measured: {self._missing}")
         straight = self.plan.family == "own"
         kind = (
             "as straight-line code"

@@ -172,7 +172,8 @@ class Program(Described):
         text.
 
         ``shapes`` of A and B, in PyTorch's order, add the costs of that problem. If :meth:`tune` measured it, its times
-        are shown and decide, as in calls. ``gpu`` names the GPU if several were measured.
+        are shown and decide, as in calls. ``gpu`` is the name of a GPU, or a part of the name, if several
+        were measured.
         """
         from evt.request import packed_problem
 

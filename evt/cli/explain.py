@@ -21,7 +21,7 @@ _NEAREST, _SAME_KIND, _LONGEST_CODE = 3, 99, 12
     "--gpu",
     metavar="NAME",
     shell_complete=measured_gpus,
-    help="Use the measurements of this GPU, if several GPUs were measured.",
+    help="Use the measurements of the GPU whose name contains this, if several GPUs were measured.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Print every rule of every route, and the steps of the epilogue.")
 @json_option

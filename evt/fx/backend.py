@@ -271,6 +271,7 @@ class RecordedDispatch(Dispatch):
     def __init__(self, module: GraphModule, owner: Owner, options: Options) -> None:
         super().__init__(module, ((), {}), {"numerics": "eager"}, None, True)
         self.owner, self.options = owner, options
+        keep(Record((), owner, options, self.answers))
 
     def _planned(self, *arguments: Any) -> GraphPlan:
         made = super()._planned(*arguments)

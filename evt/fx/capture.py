@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import logging
+import random
+import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from operator import attrgetter, is_
+from operator import attrgetter, is_, ne
 from typing import Any
 
 import torch
@@ -18,6 +21,7 @@ from torch.autograd import forward_ad
 from torch.export import ExportedProgram, _trace
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Node
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
 from evt.diagnostics import Diagnostic
@@ -31,9 +35,14 @@ from evt.fx.index_map import all_same
 from evt.fx.op_semantics import LITERAL, known_operators
 from evt.fx.results import ResultMemory, memory_of, results_in
 from evt.fx.strides import correct_strides
+from evt.runtime.tensor_checks import PLAIN
 
 #: The operator that copies a tensor which the model's code makes.
 _COPY = "lift_fresh_copy"
+#: The largest number of elements of a list that a graph reads from a tensor.
+_LONGEST = 256
+#: A seed that no code uses.
+_SEED = 0x6576_7420_7365_6564
 _MUTATIONS = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 
 
@@ -209,13 +218,19 @@ def export(
     dynamic_shapes: Any = None,
 ) -> ExportedProgram:
     """Return the program of torch.export. Raise ArgumentError (E1020) for any of its exceptions."""
-    with _captured(module), turns.capture(), _watched_arguments(module), _without_prints():
-        exported = torch.export.export(
-            module, tuple(inputs), dict(keywords or {}), dynamic_shapes=dynamic_shapes, strict=False
-        )
-        for each in exported.graph_module.modules():
-            _refuse_shared_writes(each)
-        return exported
+    for again in (True, False):  # another thread may have drawn
+        with _captured(module), turns.capture(), _watched_generators() as drawn:
+            with _watched_arguments(module), _without_prints(), _TracedReads():
+                exported = torch.export.export(
+                    module, tuple(inputs), dict(keywords or {}), dynamic_shapes=dynamic_shapes, strict=False
+                )
+            for each in exported.graph_module.modules():
+                _refuse_shared_writes(each)
+            if not drawn():
+                break
+            if not again:
+                raise ValueError("it draws random numbers from a generator of Python or NumPy, and no graph can")
+    return exported
 
 
 @contextmanager
@@ -243,6 +258,81 @@ def _watched_arguments(module: torch.nn.Module) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+@contextmanager
+def _watched_generators() -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether the generators of Python or NumPy were used since.
+
+    Raise ValueError if a call seeds PyTorch's generator: a graph would not.
+    """
+    before, kept = _states(), torch.get_rng_state()
+    torch.default_generator.manual_seed(_SEED)
+    try:
+        yield lambda: any(map(ne, before, _states()))
+        if torch.default_generator.initial_seed() != _SEED:
+            raise ValueError("it seeds PyTorch's generator, and no graph can")
+    finally:
+        torch.set_rng_state(kept)
+
+
+def _states() -> tuple[str, ...]:
+    """Return the states of the global generators, as text."""
+    numpy = sys.modules.get("numpy")
+    legacy = () if numpy is None else (repr(numpy.random.get_state(legacy=False)["state"]),)
+    return repr(random.getstate()), *legacy
+
+
+class _TracedReads(TorchFunctionMode):
+    """Let PyTorch trace the numbers that code reads from tensors which exist outside of the code.
+
+    PyTorch would read them now. An operator makes a traced tensor of such a tensor. ``tolist`` reads elements without
+    any mode, so it becomes reads of single elements. Raise NotImplementedError for more than :data:`_LONGEST` of them.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in _READS:
+            args = _pytree.tree_map(_traced, args)
+        return function(*args, **(kwargs or {}))
+
+    def __enter__(self) -> Any:
+        own, original = threading.get_ident(), torch.Tensor.tolist
+
+        def listed(tensor: torch.Tensor) -> Any:
+            return [listed(each) for each in tensor] if tensor.dim() else tensor.item()
+
+        def tolist(tensor: torch.Tensor) -> Any:
+            if threading.get_ident() != own:
+                return original(tensor)
+            if tensor.numel() > _LONGEST:
+                raise NotImplementedError(f"it makes a list of {tensor.numel()} elements of a tensor")
+            return listed(tensor)
+
+        mode: Any = super()
+        tensors: Any = torch.Tensor
+        tensors.tolist = tolist
+        return mode.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        del torch.Tensor.tolist  # PyTorch's own is of the base class
+        mode: Any = super()
+        mode.__exit__(*error)
+
+
+#: Conversions. PyTorch does not trace a conversion of a tensor without dimensions that exists outside of the code.
+_CONVERSIONS = "to type type_as cpu cuda float double half bfloat16 bool byte char short int long cfloat cdouble chalf"
+#: The functions that read the elements of tensors, or convert tensors.
+_READS = {
+    *(torch.Tensor.item, torch.Tensor.is_nonzero, torch.is_nonzero, torch.Tensor.__repr__, torch.Tensor.__format__),
+    *(getattr(torch.Tensor, f"__{kind}__") for kind in ("bool", "int", "float", "complex", "index", "contains")),
+    *(torch.equal, torch.Tensor.equal, torch.allclose, torch.Tensor.allclose),
+    *(getattr(torch.Tensor, each) for each in _CONVERSIONS.split()),
+}
+
+
+def _traced(value: Any) -> Any:
+    """Return a traced tensor for a tensor that is not."""
+    return torch.ops.aten.alias.default(value) if type(value) in PLAIN else value
 
 
 @contextmanager

@@ -22,7 +22,8 @@ from torch._inductor.virtualized import V
 from torch.fx import Graph, GraphModule, Node
 
 from evt.compilation import KernelSource, pack_sources
-from evt.errors import NoKernelWarning
+from evt.diagnostics import Diagnostic, hint
+from evt.errors import ArgumentError, NoKernelWarning
 from evt.fx.attention import simplify_attention
 from evt.fx.backend import options_of, patches_of
 from evt.fx.build import RegionProgram
@@ -38,6 +39,13 @@ from evt.request.given import check_kind
 #: The options of autograd under which it compiles a backward graph together with its forward graph. PyTorch before 2.9
 #: has no such option: it compiles most backward graphs in the first backward pass, and these are not seen here.
 _EAGER_BACKWARD = {"force_non_lazy_backward_lowering": True, "enable_autograd_cache": False}
+#: The arguments of torch.compile that :func:`prebuild` takes: their kinds, in Python and in words.
+_ARGUMENTS: Mapping[str, tuple[Any, str]] = {
+    "dynamic": (bool | None, "True, False or None"),
+    "fullgraph": (bool, "True or False"),
+    "mode": (str | None, "the name of a mode of torch.compile"),
+    "options": (Mapping | None, 'a mapping, as in `{"evt.tune": True}`'),
+}
 
 
 def prebuild(
@@ -51,12 +59,18 @@ def prebuild(
 
     The model is called once, uncompiled, with the inputs: a sequence or keyword arguments. Call this function in the
     mode of later calls: the kernels belong to a training step, forward and backward, while gradients are recorded, and
-    to inference under torch.no_grad(). ``keywords`` are arguments of torch.compile: ``dynamic``, ``mode``, ``options``.
-    ``pack`` names a file to write the kernels to, for machines that do not compile: `evt cache import` reads it.
+    to inference under torch.no_grad(). ``keywords`` are arguments of torch.compile: ``dynamic``, ``fullgraph``,
+    ``mode``, ``options``. ``pack`` names a file to write the kernels to, for machines that do not compile: `evt cache
+    import` reads it.
     Raise BuildError if kernels cannot be built. Warn with NoKernelWarning if the model has products and none of them
-    gets a kernel. Raise ArgumentError (E0607) for arguments of other kinds.
+    gets a kernel. Raise ArgumentError for unknown arguments (E0602) and arguments of other kinds (E0607).
     """
     check_kind("pack", pack, str | Path | None, "the name of a file")
+    for name, value in keywords.items():
+        if name not in _ARGUMENTS:
+            message = f"`evt.prebuild` has no argument `{name}`; the kernels are for the device of the model"
+            raise ArgumentError(Diagnostic("E0602", message, help=hint(name, ("pack", *_ARGUMENTS), "arguments")))
+        check_kind(name, value, *_ARGUMENTS[name])
     wanted, reasons = kernels_of(model, inputs, **keywords)
     if reasons and not wanted:
         said = "\n".join(dict.fromkeys(f"  {each}" for each in reasons))

@@ -168,11 +168,15 @@ def tensors_of(model: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 @dataclass(frozen=True)
 class Record:
-    """The rows of one compiled graph, its owner, and the options of torch.compile."""
+    """The rows of one compiled graph, its owner, and the options of torch.compile.
+
+    ``answers`` counts calls by how they ran, with rule="lossless".
+    """
 
     rows: tuple[ProductReport, ...]
     owner: Owner = field(default_factory=Owner)
     options: Options | None = None
+    answers: Mapping[str, int] = field(default_factory=dict)
 
 
 #: The records of all graphs compiled in this process whose models still exist.

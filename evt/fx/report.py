@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,8 +30,8 @@ from evt.request.given import check_kind
 class Report:
     """The products of all graphs of a model, in the order of compilation; prints as a table.
 
-    ``target`` is the target of the report, ``calls`` counts how the calls of a fused module ran. ``captured`` says that
-    the report describes a graph, which may be without products.
+    ``target`` is the target of the report, ``calls`` counts how calls ran, of a fused module or with
+    rule="lossless". ``captured`` says that the report describes a graph, which may be without products.
     """
 
     rows: tuple[ProductReport, ...]
@@ -64,6 +65,8 @@ class Report:
 
     @property
     def _without_products(self) -> str:
+        if not self.captured and self.calls:
+            return f"{_NOT_COMPARED}\ncalls: {self.calls}"
         if not self.captured:
             return _NOT_COMPILED
         return "\n".join([_NO_PRODUCT, *([f"calls: {self.calls}"] if self.calls else [])])
@@ -96,6 +99,7 @@ _NOT_COMPILED = (
     "no graph with a matrix product or a convolution was compiled; a model is compiled when it is called: call it, "
     "or pass the inputs of a call, evt.report(model, inputs)"
 )
+_NOT_COMPARED = 'rule="lossless" has compared no graph with eager PyTorch'
 _ELSEWHERE = (
     "the model is on the CPU, and kernels run on CUDA devices (E1016); these are the formulas, and "
     'evt.report(model, inputs, arch="sm90") says what a target would do'
@@ -144,8 +148,7 @@ def report(
         plans = [each.fusion for each in dispatch.plans.values() if not isinstance(each, str)]
         found = {id(each): each for each in ([known] if inputs is not None else [*plans, known])}
         rows = tuple(row for each in found.values() for row in rows_of(each.outcomes))
-        calls = ", ".join(f"{count} {_ran(how)}" for how, count in dispatch.answers.items())
-        return Report(rows, calls=calls, captured=True)
+        return Report(rows, calls=_told(dispatch.answers), captured=True)
     options, original = options_of(model), getattr(model, "_orig_mod", model) if dispatch is None else dispatch.model
     if options is not None and options.rule == LOSSLESS and inputs is not None and not target:
         return Report(rows_of(fusion(fuse(original, inputs, rule=LOSSLESS)).outcomes), captured=True)
@@ -170,9 +173,11 @@ def _code_of(function: Any) -> CodeType | None:
 
 
 def _recorded(records: Sequence[Record]) -> Report:
-    return Report(tuple(row for record in records for row in record.rows))
+    answers = sum((Counter(record.answers) for record in records), Counter[str]())
+    return Report(tuple(row for record in records for row in record.rows), calls=_told(answers))
 
 
-def _ran(how: str) -> str:
-    """Return how calls of a fused module ran, from the name that its dispatch counts."""
-    return how if how == "fused" else f"by the model itself ({how})"
+def _told(answers: Mapping[str, int]) -> str:
+    """Return how calls ran as text, from the names that a dispatch counts."""
+    ran = ((count, how if how == "fused" else f"by the model itself ({how})") for how, count in answers.items())
+    return ", ".join(f"{count} {how}" for count, how in ran)

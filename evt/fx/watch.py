@@ -5,17 +5,25 @@ Each call compares attributes, hooks and tensors with the capture, by a few comp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import copyreg
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from math import inf
 from operator import is_
-from types import BuiltinFunctionType, FunctionType, MethodType
+from pathlib import PurePath
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch.nn.modules import module as globals_of
 
 from evt.runtime.tensor_checks import PLAIN
+
+with suppress(ImportError):  # PyTorch runs without NumPy
+    import numpy
 
 _data_ptr, _size, _stride = torch.Tensor.data_ptr, torch.Tensor.size, torch.Tensor.stride
 _dtype = torch.Tensor.dtype.__get__  # type: ignore[attr-defined]
@@ -27,9 +35,14 @@ _OWN = frozenset(vars(torch.nn.Module()))
 _DEEPEST = 8
 #: The most elements of a list or mapping within an object that is compared by content.
 _LONGEST = 1000
+#: Containers whose elements are compared, and memory.
+_CONTAINERS = (list, tuple, set, frozenset, dict, deque)
+_MEMORY = (bytearray, array)
 #: Values without attributes of interest.
 _DATA = (
+    *_MEMORY,
     *(bool, int, float, complex, str, bytes, type(None), Enum, type, torch.Tensor),
+    *(range, slice, PurePath, ModuleType),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, FunctionType, BuiltinFunctionType, MethodType),
 )
 
@@ -44,11 +57,11 @@ class Watch:
 
     def __init__(self, model: torch.nn.Module) -> None:
         modules = list(model.modules())
-        self._attributes = [each for module in modules for each in (vars(module), module._modules)]
-        self._known = [_remembered(each) for each in self._attributes]
+        own: list[dict[str, Any]] = [each for module in modules for each in (vars(module), module._modules)]
+        self._known = [_remembered(each) for each in own]
         objects = _attributes_of_objects(map(vars, modules))
-        self._attributes += objects
-        self._known += [_copied(each, longest=_LONGEST) for each in objects]
+        self._attributes: list[Mapping[str, Any]] = [*own, *objects]
+        self._known += [_copied(dict(each), longest=_LONGEST) for each in objects]
         self._hooks: list[Any] = [globals_of._global_forward_hooks, globals_of._global_forward_pre_hooks]
         self._hooks += [each for module in modules for each in (module._forward_hooks, module._forward_pre_hooks)]
         self._tables = [each for module in modules for each in (module._parameters, module._buffers)]
@@ -120,40 +133,84 @@ def _remembered(attributes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _copied(value: Any, depth: int = 0, longest: float = inf) -> Any:
-    """Return a deep copy of lists, sets and mappings, to detect changes in place."""
-    if depth == _DEEPEST or (type(value) in (list, tuple, set, dict) and len(value) > longest):
+    """Return a deep copy of containers and memory that is equal to them, to detect changes in place."""
+    if isinstance(value, _MEMORY):
+        return value[:]
+    if _is_array(value):
+        return _Array(value)
+    if depth == _DEEPEST or (isinstance(value, _CONTAINERS) and len(value) > longest):
         return value
-    if type(value) in (list, tuple, set):
-        return type(value)(_copied(each, depth + 1, longest) for each in value)
-    if type(value) is dict:
+    if isinstance(value, dict):
         return {key: _copied(each, depth + 1, longest) for key, each in value.items()}
-    return value
+    kind = next((each for each in _CONTAINERS if isinstance(value, each)), None)
+    return value if kind is None else kind(_copied(each, depth + 1, longest) for each in value)
 
 
-def _attributes_of_objects(attributes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def _is_array(value: Any) -> bool:
+    return "numpy" in globals() and isinstance(value, numpy.ndarray)
+
+
+class _Array:
+    """A copy of an array of NumPy's that is equal to an array of the same type, sizes and elements."""
+
+    __array_ufunc__ = None  # so that an array asks this class for the comparison
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, value: Any) -> None:
+        self._copy = value.copy()
+
+    def __eq__(self, other: object) -> bool:
+        if not _is_array(other) or other.dtype != self._copy.dtype:  # type: ignore[attr-defined]
+            return False
+        return bool(numpy.array_equal(other, self._copy, equal_nan=self._copy.dtype.kind in "fc"))  # type: ignore[arg-type]
+
+
+class _Slots(Mapping[str, Any]):
+    """The attributes of an object in its slots."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self._value, name)
+
+    def __iter__(self) -> Iterator[str]:
+        slots: Any = copyreg
+        return (name for name in slots._slotnames(type(self._value)) if hasattr(self._value, name))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _attributes_of_objects(attributes: Iterable[dict[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the attributes of objects within attributes of modules that are nothing but data: configurations."""
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[int, list[Mapping[str, Any]]] = {}
     for each in attributes:
         for name, value in each.items():
             if name not in _OWN:
                 _is_data(value, found)
-    return [*found.values()]
+    return [attributes for of_object in found.values() for attributes in of_object]
 
 
-def _is_data(value: Any, found: dict[int, dict[str, Any]], depth: int = 0) -> bool:
+def _is_data(value: Any, found: dict[int, list[Mapping[str, Any]]], depth: int = 0) -> bool:
     """Return whether a value is data throughout; ``found`` collects the attributes of the objects that are."""
-    if isinstance(value, _DATA):
+    if isinstance(value, _DATA) or _is_array(value):
         return True
     if depth == _DEEPEST or isinstance(value, torch.nn.Module):
         return False
-    if isinstance(value, list | tuple | set | frozenset | dict):
+    if isinstance(value, _CONTAINERS):
         inner = [_is_data(each, found, depth + 1) for each in (value.values() if isinstance(value, dict) else value)]
         return all(inner)
-    attributes = getattr(value, "__dict__", None)
-    if not isinstance(attributes, dict) or id(value) in found:
-        return id(value) in found
+    if id(value) in found:
+        return True
+    attributes = [each for each in (getattr(value, "__dict__", None), _Slots(value)) if isinstance(each, Mapping)]
+    if not any(map(len, attributes)):
+        return False
     found[id(value)] = attributes  # before its values, which may contain it
-    if not _is_data(attributes, found, depth + 1):
+    inner = [_is_data(dict(each), found, depth + 1) for each in attributes]
+    if not all(inner):
         del found[id(value)]
     return id(value) in found
 

@@ -189,12 +189,14 @@ class _Maker:
         return lambda v: source(v[place], v[other])
 
     def try_(self, model: Model, step: Step) -> bool:
-        """Add a step if eager mode runs it. The places of values are counted from the beginning."""
+        """Add a step if eager mode runs it twice. The places of values are counted from the beginning."""
         model.steps.append(step)
         kept = model.results
         try:
             with torch.no_grad():
-                _copy(model)(*_copies(self.inputs))
+                twice = _copy(model)
+                for _ in range(2):  # a step may transpose the buffer in place
+                    twice(*_copies(self.inputs))
         except (RuntimeError, IndexError, NotImplementedError, TypeError, ValueError):
             model.steps.pop()
             return False

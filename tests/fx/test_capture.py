@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.autograd import forward_ad
@@ -94,3 +96,42 @@ def test_strides_after_convolutions_are_computed_again() -> None:
 
 def _is_image(node: torch.fx.Node) -> bool:
     return node.op == "call_function" and tuple(node.meta["val"].shape) == (2, 8, 6, 6)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        random.random,
+        lambda: random.choice([1.0, 2.0]),
+        lambda: random.shuffle(numbers := [1.0, 2.0]) or numbers[0],
+        lambda: float(np.random.rand()),
+        lambda: np.random.normal(size=3)[0],
+        lambda: torch.manual_seed(0) and torch.rand(()),
+        lambda: torch.random.seed() and 1.0,
+    ],
+)
+def test_random_numbers_that_no_graph_draws_are_refused(draw: Callable[[], Any]) -> None:
+    """Else each call would repeat the numbers of the capture, or draw other numbers than the seed's."""
+    x, kept = torch.randn(4, 8), torch.get_rng_state()
+    with pytest.raises(evt.ArgumentError, match=r"E1020.*no graph can"):
+        fuse(Function(lambda x: torch.relu(x @ x.t()) * draw()), (x,))
+    assert torch.equal(torch.get_rng_state(), kept)
+
+
+def test_numbers_that_another_thread_draws_are_no_reason() -> None:
+    count = 0
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        if count == 1:
+            random.random()
+        return torch.relu(x @ x.t())
+
+    assert fuse(Function(run), (torch.randn(4, 8),)) is not None
+
+
+def test_pytorchs_numbers_are_drawn_in_each_call() -> None:
+    x = torch.randn(4, 8)
+    fused: Any = fuse(Function(lambda x: torch.relu(x @ x.t()) + torch.rand(4)), (x,))
+    assert not torch.equal(fused(x), fused(x))

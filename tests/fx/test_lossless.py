@@ -277,6 +277,11 @@ def test_gradients_are_pytorchs() -> None:
     module.up.weight.grad = None
     module(x)[0].float().sum().backward()
     assert torch.equal(got, module.up.weight.grad)
+    told = "calls: 1 by the model itself (gradients are recorded)"
+    assert str(evt.report(made)) == f'rule="lossless" has compared no graph with eager PyTorch\n{told}'
+    with torch.no_grad():
+        made(x)
+    assert str(evt.report(made)).splitlines()[:2] == ["3 of 3 products fused, with 3 operators", f"{told}, 1 fused"]
 
 
 PRODUCTS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {

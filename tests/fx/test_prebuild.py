@@ -132,6 +132,18 @@ def test_prebuild_takes_a_model_and_its_inputs(model: Any, given: Any) -> None:
         evt.prebuild(model, given)
 
 
+@pytest.mark.parametrize("name", ["arch", "backend", "disable", "dynamics", "rule", "shapes"])
+def test_prebuild_names_an_unknown_argument(model: Net, name: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"E0602.*`evt.prebuild` has no argument `{name}`"):
+        evt.prebuild(model, (inputs(),), **{name: True})
+
+
+@pytest.mark.parametrize("name", ["dynamic", "fullgraph", "mode", "options", "pack"])
+def test_prebuild_refuses_arguments_of_other_kinds(model: Net, name: str) -> None:
+    with pytest.raises(ArgumentError, match=f"E0607.*`{name}` is "):
+        evt.prebuild(model, (inputs(),), **{name: 5})
+
+
 def test_prebuild_packs_the_kernels_of_the_model(model: Net, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen_on_a_gpu(monkeypatch)
     monkeypatch.setenv("EVT_CACHE_DIR", str(tmp_path / "cache"))

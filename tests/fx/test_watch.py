@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from array import array
+from collections import Counter, OrderedDict, UserList, defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
@@ -71,6 +75,124 @@ def test_contents_of_attributes_are_seen() -> None:
     assert fused._evt.plans is plans
 
 
+@dataclass(slots=True)
+class _Slotted:
+    scale: float = 2.0
+    inner: list[float] = field(default_factory=lambda: [2.0])
+
+
+class _PartlySlotted(_Slotted):
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = 2.0
+
+
+class _Pair(NamedTuple):
+    a: list[float]
+    b: int
+
+
+def _set(key: Any) -> Callable[[Any], None]:
+    def change(value: Any) -> None:
+        value[key] = 5
+
+    return change
+
+
+#: By name: a value of an attribute, a change of its contents, and the reads of a number from it.
+CONTENTS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Sequence[Callable[[Any], Any]]]] = {
+    "array": (
+        lambda: np.array([2.0, np.nan]),
+        _set(0),
+        (lambda v: v[0], lambda v: float(v[0]), lambda v: v.tolist()[0], lambda v: torch.from_numpy(v)[0].float()),
+    ),
+    "array of objects": (lambda: np.array([[2.0]], dtype=object), _set((0, 0)), (lambda v: v[0, 0],)),
+    "list of arrays": (lambda: [np.array([2.0])], lambda v: _set(0)(v[0]), (lambda v: float(v[0][0]),)),
+    "object with an array": (
+        lambda: SimpleNamespace(at=np.array([2.0]), of=np.float64(1.0), places=range(2)),
+        lambda v: _set(0)(v.at),
+        (lambda v: float(v.at[0]),),
+    ),
+    "ordered": (lambda: OrderedDict(a=2.0), _set("a"), (lambda v: v["a"],)),
+    "default": (lambda: defaultdict(float, a=2.0), _set("a"), (lambda v: v["a"],)),
+    "counter": (lambda: Counter(a=2), lambda v: v.update(a=4), (lambda v: v["a"],)),
+    "deque": (lambda: deque([2.0], 3), lambda v: v.appendleft(5.0), (lambda v: v[0],)),
+    "bytes": (lambda: bytearray(b"\2"), _set(0), (lambda v: v[0],)),
+    "packed": (lambda: array("d", [2.0]), _set(0), (lambda v: v[0],)),
+    "named tuple": (lambda: _Pair([2.0], 1), lambda v: _set(0)(v.a), (lambda v: v.a[0],)),
+    "user's list": (lambda: UserList([2.0]), _set(0), (lambda v: v[0],)),
+    "slots": (_Slotted, lambda v: setattr(v, "scale", 5.0), (lambda v: v.scale,)),
+    "list in a slot": (_Slotted, lambda v: _set(0)(v.inner), (lambda v: v.inner[0],)),
+    "slots and others": (_PartlySlotted, lambda v: setattr(v, "scale", 5.0), (lambda v: v.scale * v.other,)),
+    "others and slots": (_PartlySlotted, lambda v: setattr(v, "other", 5.0), (lambda v: v.scale * v.other,)),
+}
+
+
+@pytest.mark.parametrize(("kind", "read"), [(kind, read) for kind, (_, _, reads) in CONTENTS.items() for read in reads])
+def test_contents_that_change_in_place_are_seen(kind: str, read: Callable[[Any], Any]) -> None:
+    make, change, _ = CONTENTS[kind]
+
+    class Reading(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin, self.value = torch.nn.Linear(4, 4), make()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.lin(x)) * read(self.value)
+
+    model, x = Reading().eval(), torch.ones(2, 4)
+    fused: Any = fuse(model, (x,))
+    before, plans = fused(x), fused._evt.plans
+    torch.testing.assert_close(fused(x), model(x))
+    assert fused._evt.plans is plans  # nothing has changed
+    change(model.value)
+    torch.testing.assert_close(fused(x), model(x))
+    assert not torch.equal(fused(x), before)
+    assert fused._evt.answers.keys() == {"fused"}
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+@pytest.mark.parametrize(
+    "read",
+    [
+        *(int, float, bool, complex, lambda t: f"{t.squeeze():.1f}", lambda t: float(str(t).strip("tensor([.])"))),
+        *(lambda t: [1, 2, 3, 4][t.long()], lambda t: len(range(t.int())), lambda t: 2.0 in t),
+        *(lambda t: t.is_nonzero(), lambda t: torch.equal(t, torch.full_like(t, 2)), lambda t: 1 if t == 2 else 3),
+        *(lambda t: t.numpy().sum(), lambda t: torch.allclose(t, torch.full_like(t, 2)), torch.Tensor.__array__),
+    ],
+)
+def test_numbers_of_tensors_that_decide_about_code_are_refused(read: Callable[[Any], Any], shape: Any) -> None:
+    """A graph cannot follow these numbers. PyTorch would keep the numbers of the capture."""
+
+    class Deciding(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin, self.outside = torch.nn.Linear(4, 4), torch.full(shape, 2.0)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.lin(x)) * hash(str(read(self.outside)))
+
+    model, x = Deciding().eval(), torch.ones(2, 4)
+    model(x)
+    with pytest.raises(evt.ArgumentError, match="E1020"):
+        fuse(model, (x,))
+    assert model.outside == 2
+
+
+def test_long_lists_of_tensors_are_refused() -> None:
+    class Listing(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin, self.many = torch.nn.Linear(4, 4), torch.ones(300)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.lin(x)) * self.many.tolist()[7]
+
+    with pytest.raises(evt.ArgumentError, match="it makes a list of 300 elements of a tensor"):
+        fuse(Listing().eval(), (torch.ones(2, 4),))
+    assert "tolist" not in vars(torch.Tensor)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -110,7 +232,21 @@ _OUTSIDE: dict[str, torch.Tensor] = {}
 
 
 @pytest.mark.parametrize("shape", [(), (4,)])
-@pytest.mark.parametrize("read", [lambda t: t, lambda t: t.sum().item(), lambda t: t.flatten()[0].item() + 1])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda t: t,
+        lambda t: t.sum().item(),
+        lambda t: t.flatten()[0].item() + 1,
+        lambda t: t.flatten().tolist()[0],
+        lambda t: t.tolist()[3] if t.dim() else t.tolist(),
+        lambda t: t.expand(2, 4).tolist()[1][2],
+        lambda t: t.detach().tolist()[0] if t.dim() else t.detach().tolist(),
+        lambda t: t.item() if not t.dim() else t[0].item(),
+        lambda t: t.to(torch.float64).item() if not t.dim() else t.double()[1].item(),
+        lambda t: round(t.item()) if not t.dim() else t.max().item(),
+    ],
+)
 @pytest.mark.parametrize(
     "held",
     [

@@ -122,6 +122,33 @@ def test_functions_have_the_bits_of_pytorchs_kernels(dtype, route, built) -> Non
             assert not differ.any(), f"{formula}: {float(differ.float().mean()):.2%} of the bits differ"
 
 
+#: Exponents that PyTorch's kernels treat apart, and others.
+EXPONENTS = (0.5, -0.5, -1, 2, 3, -2, 0, 1, 4, 1.5, -1.5, 0.3, 0.25, -3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_powers_have_the_bits_of_pytorchs_kernels_at_the_edges(dtype) -> None:
+    """Zeros of both signs, infinities, NaN, subnormal numbers, the ends of the range, and 60,000 random bits."""
+    limits, bits = torch.finfo(dtype), {2: torch.int16, 4: torch.int32}[dtype.itemsize]
+    few = [0.0, torch.inf, torch.nan, limits.max, limits.tiny, limits.smallest_normal / 4, 1.0, 2.0, 0.5]
+    edges = torch.tensor([sign * value for value in few for sign in (1, -1)], device="cuda").to(dtype)
+    end = 2 ** (8 * dtype.itemsize - 1)
+    c = torch.randint(-end, end, (264, 248), device="cuda").to(bits).view(dtype)
+    c.view(-1)[: len(edges)] = edges
+    a, b = torch.zeros(264, 64, device="cuda").to(torch.float16), torch.zeros(64, 248, device="cuda").to(torch.float16)
+    kind = str(dtype)[6:]
+    for start in range(0, len(EXPONENTS), 4):
+        some = EXPONENTS[start : start + 4]
+        outputs = "; ".join(f"D{place} = C**{exponent}" for place, exponent in enumerate(some))
+        declared = ", ".join(f"D{place}: {kind}[m, n]" for place in range(len(some)))
+        op = evt.gemm(f"in C: {kind}[m, n]; out {declared}, E: f32; {outputs}; E = acc", numerics="eager", route="own")
+        for exponent, found in zip(some, op(a, b, C=c), strict=False):
+            want = c**exponent
+            differ = (found.view(bits) != want.view(bits)) & ~(found.isnan() & want.isnan())
+            pairs = [*zip(c[differ].tolist(), found[differ].tolist(), want[differ].tolist(), strict=True)]
+            assert not pairs, f"{len(pairs)} of C**{exponent}: {pairs[:4]}"
+
+
 #: PyTorch's code for functions that end with a product, or start with a sum.
 ENDS = {
     "gelu": F.gelu,
