@@ -162,7 +162,6 @@ _PACKED = (
     *(Tile(rows, 1, False, (1, 1, 2), DEEP_ROW_BYTES) for rows in (128, 96, 64, 16)),
     *(Tile(64, 1, False, (1, 1, splits), DEEP_ROW_BYTES, by_stages=True) for splits in (2, 4)),
     *(Tile(rows, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True) for rows in (128, 96)),
-    Tile(96, 1, False, (1, 2, 2), DEEP_ROW_BYTES, by_stages=True),
     *(Tile(16, 1, False, (1, 1, splits), DEEP_ROW_BYTES, by_stages=True) for splits in (2, 4)),
 )
 #: Tiles for pairs of columns: each of the two blocks of a consumer has a column of a pair.

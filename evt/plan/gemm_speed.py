@@ -125,7 +125,6 @@ _SPEEDS = {
     Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.3, 3.5),
     Tile(64, 1, False, (1, 1, 4), DEEP_ROW_BYTES, by_stages=True): Speed(0.288, 2.95),
     Tile(96, 1, False, (1, 1, 4), DEEP_ROW_BYTES): Speed(0.145, 4.57),
-    Tile(96, 1, False, (1, 2, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.386, 3.27),
     Tile(128, 1, False, (1, 1, 2), DEEP_ROW_BYTES): Speed(0.368, 1.73),
     Tile(128, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.448, 4.32),
 }
@@ -157,7 +156,6 @@ _OF_PACKED = {
     Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES): Speed(0.247, 2.0),
     Tile(128, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.497, 2.8),
     Tile(96, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.37, 3.6),
-    Tile(96, 1, False, (1, 2, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.428, 1.2),
     Tile(64, 1, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.288, 2.8),
 }
 #: The time of a stage whose sums have factors, relative to a stage without factors. A thread reads a factor from shared

@@ -220,7 +220,6 @@ def test_zero_points_are_constants_or_inputs(text: str, b: str, kernel: str) -> 
 MEASURED = {
     ("H200", W4A16, 144, 3072, 8192): {
         "own_cooperative_96x128x128_1x1x2": 30.1,
-        "own_stages_96x64x128_1x2x2": 37.5,
         "own_cooperative_64x128x128": 37.5,
         "own_cooperative_128x128x128_1x1x2": 41.0,
     },
