@@ -24,6 +24,7 @@ from evt.plan.geometry.halo import STEP_PIXELS
 from evt.plan.joined import joins_bits, loads_bits
 from evt.plan.moved import further
 from evt.plan.plan import DepthwiseConvolution, FilterGradient, HaloConvolution, Mainloop, OwnProduct
+from evt.plan.transposed import is_transposed, transpose
 
 #: The namespaces of the lanes of main loops, if not ``kit``.
 _LANES: Mapping[type[Mainloop], str] = {DepthwiseConvolution: "depthwise", FilterGradient: "wgrad"}
@@ -31,8 +32,9 @@ _LANES: Mapping[type[Mainloop], str] = {DepthwiseConvolution: "depthwise", Filte
 
 def fragment(plan: Plan) -> FragmentText:
     """Return the epilogue of a plan as passes over the elements of a step, in the order of its steps."""
-    passes = _Passes(plan, _lanes(plan))
-    for step in plan.steps:
+    passes, transposed = _Passes(plan, _lanes(plan)), is_transposed(plan)
+    steps = [transpose(step) if transposed else step for step in plan.steps]
+    for step in steps:
         passes.add(step)
     return FragmentText(
         source=fragment_element(plan.source.dtype) if plan.source else "void",
@@ -41,7 +43,8 @@ def fragment(plan: Plan) -> FragmentText:
         parts=tuple(passes.parts.values()),
         result=passes.result(),
         passes=tuple(passes.done()),
-        places=any(step.reads_rows for step in plan.steps),
+        places=any(step.reads_rows for step in steps),
+        transposed=transposed,
         keeps_zeros=isinstance(plan.mainloop, HaloConvolution) and plan.mainloop.keeps_zeros,
         multiplication=None if isinstance(plan.mainloop, DepthwiseConvolution | Gemv) else multiplication(plan),
     )
@@ -105,6 +108,7 @@ class _Passes:
         lanes, loop, config = self.lanes, self.plan.mainloop, self.plan.config
         if operation == "ColumnBroadcast" and isinstance(loop, OwnProduct | Gemv):
             rows = STEP_PIXELS if config.schedule == "own_rows" else config.tile[0]
+            rows = config.tile[1] if is_transposed(self.plan) else rows
             rows = loop.tile.rows_of_warp if isinstance(loop, Gemv) else rows
             paired = (lanes,) if isinstance(loop, OwnProduct) and loop.pairs else ()
             lanes = listed("evt::fragment::LanesOfTile", (str(rows), *paired))

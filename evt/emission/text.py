@@ -147,7 +147,8 @@ class FragmentText:
 
     ``source`` and ``destination`` are the elements of C and D, or ``void``; ``result`` is that of the last output.
     ``further`` are the elements of the other matrices that the kernel loads, and that it stores. ``places``: whether
-    the ``passes`` ask for the rows of elements. ``keeps_zeros``: D is the one output, and 0 wherever the product is 0.
+    the ``passes`` ask for the rows of elements. ``transposed``: the columns of the operations are the matrix's rows.
+    ``keeps_zeros``: D is the one output, and 0 wherever the product is 0.
     """
 
     source: str
@@ -157,6 +158,7 @@ class FragmentText:
     passes: tuple[PassText, ...]
     result: tuple[str, str]  # the type, the value
     places: bool
+    transposed: bool
     keeps_zeros: bool
     multiplication: MultiplicationText | None
 

@@ -160,6 +160,42 @@ struct Epilogue {
   }
 };
 
+/// D = acc + C + offset + a column's offset. The columns of its operations are the matrix's rows.
+template <bool HasSource, int TileColumns>
+struct TransposedEpilogue {
+  using Source = std::conditional_t<HasSource, bf16, void>;
+  using Destination = evt::element::Stored;
+  using Result = float;
+  static constexpr bool kPlaces = true, kTransposed = true;
+  using Offset = evt::own::Part<evt::kit::Lanes, epilogue::RowBroadcast<float, float, true>>;
+  using OfColumn = evt::own::Part<evt::fragment::LanesOfTile<TileColumns>, epilogue::ColumnBroadcast<float, float, true>>;
+
+  struct Params {
+    typename Offset::Params offset;
+    typename OfColumn::Params of_column;
+  };
+  struct Fetched {
+    typename OfColumn::Fetched of_column;
+  };
+
+  Offset offset;
+  OfColumn of_column;
+
+  TransposedEpilogue(Params const& params, evt::fragment::Tile const& tile)
+      : offset(params.offset, tile), of_column(params.of_column, tile) {}
+  void fetch(Fetched& fetched, evt::fragment::Places const& places) const { of_column.fetch(fetched.of_column, places); }
+  void follow(TransposedEpilogue const&) {}
+  void finish(evt::fragment::Tile const&) {}
+
+  template <int N, class Accumulator, class Staged, class Store>
+  void visit(Accumulator const& acc, Staged const& source, Store const& store, Fetched const& fetched,
+             evt::fragment::Places const& places) {
+    for (int i = 0; i < N; ++i) {
+      store(i, acc(i) + source(i) + offset.get(i, places) + of_column.get(i, places, fetched.of_column));
+    }
+  }
+};
+
 /// The same epilogue with a bit of each element: whether the sum is positive, and a mask has the element.
 template <class Base, int TileRows>
 struct EpilogueOfBits : Base {
@@ -303,11 +339,13 @@ constexpr bool kRuns = Number % 3 == 0;
 /// The number, the tile, the rows of a tile, the rows and columns that share a factor, or 0; the bits of filters, and the columns that
 /// share a zero point; whether there are packed bits.
 template <int Number, class Tile, int Pixels, bool HasSource, int OfRows = 0, int OfColumns = 0, int Bits = 16,
-          int OfZeros = 0, int Depth = Bits == 4 ? 128 : 64, class Destination = evt::element::Stored, bool HasBits = false, bool HasMatrices = false>
+          int OfZeros = 0, int Depth = Bits == 4 ? 128 : 64, class Destination = evt::element::Stored, bool HasBits = false, bool HasMatrices = false,
+          bool IsTransposed = false>
 std::enable_if_t<!kRuns<Number>> check(Size const&) {}
 
 template <int Number, class Tile, int Pixels, bool HasSource, int OfRows = 0, int OfColumns = 0, int Bits = 16,
-          int OfZeros = 0, int Depth = Bits == 4 ? 128 : 64, class Destination = evt::element::Stored, bool HasBits = false, bool HasMatrices = false>
+          int OfZeros = 0, int Depth = Bits == 4 ? 128 : 64, class Destination = evt::element::Stored, bool HasBits = false, bool HasMatrices = false,
+          bool IsTransposed = false>
 std::enable_if_t<kRuns<Number>> check(Size const& size) {
   constexpr bool kPacked = Bits == 4;
   constexpr int kColumns = (Tile::kPingpong || Tile::kByRows || Tile::kByStages ? 1 : 2) * Tile::kBlocks * 64;
@@ -325,7 +363,8 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
                                                            evt::kit::AsStored<Multiplied>>>;
   using Usual = Epilogue<HasSource, Tile::kByRows ? 16 : Pixels, Tile::kPairs, Destination>;
   using Visited = std::conditional_t<HasBits, EpilogueOfBits<Usual, Pixels>,
-                                     std::conditional_t<HasMatrices, EpilogueOfMatrices<Usual>, Usual>>;
+                                     std::conditional_t<HasMatrices, EpilogueOfMatrices<Usual>,
+                                                        std::conditional_t<IsTransposed, TransposedEpilogue<HasSource, kColumns>, Usual>>>;
   using Kernel = evt::kit::Gemm<Multiplied, Visited, Depth, Tile, Scales, Conversion>;
   ++cases;
   int const m = size.rows, n = size.columns, k = size.depth;
@@ -422,15 +461,21 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
   };
   evt::fragment::Tiles const tiles = Kernel::tiles(arguments);
   std::vector<float> row_parts(size_t(tiles.strips * m), 0), column_parts(size_t(tiles.number * n), 0);
-  arguments.epilogue.rows.ptr = row_parts.data(), arguments.epilogue.rows.kept = m;
-  arguments.epilogue.columns.ptr = column_parts.data(), arguments.epilogue.columns.kept = n;
   std::vector<float> offsets(size_t(m), 0);
   for (int i = 0; i < m; ++i) offsets[size_t(i)] = float(i * 37 % 31);
   std::vector<float> wide;
   for (bf16 each : c) wide.push_back(value(each));
-  arguments.epilogue.loaded.ptr = wide.data(), arguments.epilogue.loaded.stride = {n, 1};
-  arguments.epilogue.stored.ptr = reinterpret_cast<evt::element::Stored*>(d.data());
-  arguments.epilogue.stored.stride = {n, 1};
+  std::vector<float> of_column(static_cast<size_t>(n));
+  for (int j = 0; j < n; ++j) of_column[size_t(j)] = float(j * 29 % 23);
+  if constexpr (IsTransposed) {
+    arguments.epilogue.of_column.ptr = of_column.data(), arguments.epilogue.of_column.stride = 1;
+  } else {
+    arguments.epilogue.rows.ptr = row_parts.data(), arguments.epilogue.rows.kept = m;
+    arguments.epilogue.columns.ptr = column_parts.data(), arguments.epilogue.columns.kept = n;
+    arguments.epilogue.loaded.ptr = wide.data(), arguments.epilogue.loaded.stride = {n, 1};
+    arguments.epilogue.stored.ptr = reinterpret_cast<evt::element::Stored*>(d.data());
+    arguments.epilogue.stored.stride = {n, 1};
+  }
   arguments.epilogue.offset.ptr = offsets.data(), arguments.epilogue.offset.stride = 1;
   int const row_bytes = (n + 7) / 8;
   std::vector<uint8_t> bits(size_t(batches * m * row_bytes), 0xff);
@@ -485,7 +530,8 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
         expect(v[of_d], sum - value(z[of_c]), 1, "V", i, j);
       }
       if constexpr (Tile::kPairs == 0) {
-        expect_stored(row_of_d[j], sum + (HasSource ? value(row_of_c[j]) : 0) + offsets[size_t(i)], 1 + std::fabs(sum), "D", i, j);
+        double const offset = offsets[size_t(i)] + (IsTransposed ? of_column[size_t(j)] : 0);
+        expect_stored(row_of_d[j], sum + (HasSource ? value(row_of_c[j]) : 0) + offset, 1 + std::fabs(sum), "D", i, j);
       } else if (j / Tile::kPairs % 2 == 1) {
         double const first = sums[size_t(j - Tile::kPairs)], scale = 1 + std::fabs(first) + std::fabs(sum);
         int const pair = j / (2 * Tile::kPairs) * Tile::kPairs + j % Tile::kPairs;
@@ -494,12 +540,12 @@ std::enable_if_t<kRuns<Number>> check(Size const& size) {
       of_row += sum;
       of_columns[size_t(j)] += sum;
     }
-    if (Tile::kBatched) continue;
+    if (Tile::kBatched || IsTransposed) continue;
     double parts = 0;
     for (int64_t strip = 0; strip < tiles.strips; ++strip) parts += row_parts[size_t(strip * m + i)];
     expect(parts, of_row, 1, "the sum of a row", i, 0);
   }
-  for (int j = 0; j < n && once && !Tile::kGrouped; ++j) {
+  for (int j = 0; j < n && once && !Tile::kGrouped && !IsTransposed; ++j) {
     double parts = 0;
     for (int64_t tile = 0; tile < tiles.number; ++tile) parts += column_parts[size_t(tile * n + j)];
     expect(parts, of_columns[size_t(j)], 1, "the sum of a column", 0, j);
@@ -596,6 +642,12 @@ int main() {
   check<__COUNTER__, GemmTile<1, false, 1, 1, 1, true, true, false, 0, false, false, false, true>, 128, false, 0, 1, 8, 0, 128>(
       {150, 136, 128, 4, {5, 5, 140}});
   check<__COUNTER__, GemmTile<1, false, 1, 1, 2, true, false, false, false, false, true>, 16, true, 0, 1, 4, 1>({20, 72, 512, 2, {}});
+  check<0, GemmTile<2, false, 1, 1, 1, true, false, true>, 128, true, 1, 128, 16, 0, 64, evt::element::Stored, false, false, true>(
+      {140, 136, 264, 2, {}});
+  check<3, GemmTile<3, false, 2, 1, 1, true, false, true>, 192, true, 64, 128, 16, 0, 64, evt::element::Stored, false, false, true>(
+      {70, 264, 136, 2, {}});
+  check<6, GemmTile<2, false, 1, 1, 1, true, true, true>, 128, false, 1, 128, 16, 0, 64, evt::element::Stored, false, false, true>(
+      {150, 136, 72, 2, {5, 5, 140}});
   check<0, GemmTile<2, true, 1, 1, 1>, 72, true, 0, 0, 16, 0, 64, evt::element::Stored, false, true>({150, 264, 72, 2, {}});
   check<3, GemmTile<1, false, 1, 2, 1>, 64, true, 0, 0, 16, 0, 64, evt::element::Stored, false, true>({200, 136, 72, 2, {}});
   check<7, GemmTile<2, true, 2, 1, 1>, 32, true, 0, 0, 16, 0, 64, Byte, false, true>({90, 392, 136, 4, {}});

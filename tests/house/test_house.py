@@ -60,6 +60,7 @@ PLANNER_ORDER = (
         "overwritten",
         "joined",
         "moved",
+        "transposed",
         "planar",
         "pairs",
         "invariance",

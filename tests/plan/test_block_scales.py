@@ -297,6 +297,36 @@ def test_consumers_by_rows_multiply_all_columns(columns: int, blocks: int, scale
     assert f"wgmma.mma_async.sync.aligned.m64n{columns}k32.f32.e4m3.e4m3" in text
 
 
+@pytest.mark.parametrize(
+    ("epilogue", "transposed"),
+    [
+        ("D = acc", True),
+        ("in r: f32[m], t: f32[n], a: f32; D = r*t*gelu(acc + a) * C", True),
+        ("out D: f16[m, n], Z: bf16[m, n]; Z = acc; D = relu(acc)", True),
+        ("out D: e4m3[m, n]; D = acc", False),
+        ("in X: f32[m, n]; D = acc + X", False),
+        ("out D, s: f32[n]; D = acc; s = sum[m](acc)", False),
+        ("D = where(iota(n) <= iota(m), acc, 0)", False),
+        ("out D, keep: b1[m, n]; D = relu(acc); keep = acc > 0", False),
+        ("out D: bf16[m, n/2]; D = even(acc)*odd(acc)", False),
+    ],
+)
+def test_vectors_and_matrices_of_16_bits_make_a_transposed_epilogue(epilogue: str, transposed: bool) -> None:
+    text = DEEPSEEK.removesuffix("D = acc") + epilogue
+    names = evt.gemm(text, route="gemm-own-3x").explain("sm90").configurations
+    by_rows = next(name for name in names if name.startswith("own_rows_"))
+    emitted = evt.gemm(text, route="gemm-own-3x", config=by_rows).emit("sm90")
+    assert ("static constexpr bool kTransposed = true;" in emitted) is transposed
+
+
+def test_a_transposed_epilogue_exchanges_vectors_of_rows_and_columns() -> None:
+    text = DEEPSEEK.replace("D = acc", "in r: f32[m], t: bf16[n]; D = r*t*acc")
+    emitted = evt.gemm(text, route="gemm-own-3x", config="own_rows_128x192x128").emit("sm90")
+    columns = "evt::fragment::LanesOfTile<192>, evt::epilogue::ColumnBroadcast<evt::element::bf16, float, true>"
+    assert f"in_t_type = evt::own::Part<{columns}>;" in emitted
+    assert "in_r_type = evt::own::Part<evt::kit::Lanes, evt::epilogue::RowBroadcast<float, float, true>>;" in emitted
+
+
 def test_blocks_of_tiles_by_rows_have_odd_strips_or_64_columns() -> None:
     offered, others = tiles_of(ProductClass(E4M3, scaled=True, by_rows=True))
     tiles = [tile for tile in (*offered, *others) if tile.by_rows]

@@ -137,6 +137,12 @@ struct KeepsZeros : std::false_type {};
 template <class Epilogue>
 struct KeepsZeros<Epilogue, std::void_t<decltype(Epilogue::kKeepsZeros)>> : std::true_type {};
 
+/// Whether the epilogue visits a transposed tile: its operations' columns are the matrix's rows.
+template <class Epilogue, class = void>
+struct IsTransposed : std::false_type {};
+template <class Epilogue>
+struct IsTransposed<Epilogue, std::void_t<decltype(Epilogue::kTransposed)>> : std::true_type {};
+
 /// Some rows of a tile, their words of packed bits in shared memory, and a thread of the consumer that completes them.
 struct PartOfRows {
   uint32_t words;

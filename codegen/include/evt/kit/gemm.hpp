@@ -261,7 +261,7 @@ struct Gemm {
   CUTLASS_DEVICE static void multiply_rows(Params const& params, Storage const& storage, Work const& work, int rank,
                                            int consumer, PipelineState& state, PipelineState& buffer,
                                            typename Multiplication::Sums& accumulators) {
-    auto const prepare = [&] { return typename Completion::Strips(params, work, consumer); };
+    auto const prepare = [&] { return typename Completion::OfRows(params, work, consumer); };
     if constexpr (Completion::kPreparesEarly) {
       auto const strips = Multiplication::multiply_rows(storage, rank, consumer, work.k_blocks, state, accumulators, prepare);
       Completion::complete_rows(params, storage, work, consumer, buffer, accumulators[0], strips);

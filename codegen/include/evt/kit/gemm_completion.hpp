@@ -76,8 +76,40 @@ struct GemmCompletion {
         : each{Epilogue(params.epilogue, tile_of_strip(params, work, consumer, Numbers))...} {}
   };
 
+  /// The epilogue of a consumer by rows that visits the transposed tile: a warp has a strip of 16 rows, and a thread two
+  /// rows and four columns of each step of 16 columns.
+  struct Transposed {
+    Epilogue epilogue;
+
+    CUTLASS_DEVICE Transposed(Params const& params, Work const& work, int consumer)
+        : epilogue(params.epilogue, tile_of_rows(params, work, consumer)) {}
+  };
+
+  CUTLASS_DEVICE static fragment::Tile tile_of_rows(Params const& params, Work const& work, int consumer) {
+    int const warp = threadIdx.x % kWarpGroup / 32, row = work.row + Traits::row_of_consumer(consumer) + warp * kStepPixels;
+    return {row + Lanes::first_of(threadIdx.x % 32), work.end, 0, 0, 0, work.group, work.end, work.column, params.columns};
+  }
+
+  /// The epilogues of a consumer by rows.
+  using OfRows = std::conditional_t<Traits::kTransposed, Transposed, Strips>;
+
   /// Whether registers hold the epilogues of a consumer by rows while it multiplies the last stage of a tile.
-  static constexpr bool kPreparesEarly = Traits::kSums <= 80 && sizeof(Strips) <= 96;
+  static constexpr bool kPreparesEarly =
+      Traits::kTransposed ? sizeof(Transposed) <= 512 : Traits::kSums <= 80 && sizeof(Strips) <= 96;
+
+  /// Complete the rows of a consumer, block by block of D's columns. A warp has 16 rows of all columns.
+  CUTLASS_DEVICE static void complete_rows(Params const& params, Storage const& storage, Work const& work, int consumer,
+                                           PipelineState& buffer, typename Traits::Accumulator const (&sums)[Traits::kSums],
+                                           Transposed transposed) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int block = 0; block < Traits::kParts; ++block) {
+      int const first = block * Traits::kBlockColumns;
+      barrier_wait(storage.ready(consumer, buffer.index), buffer.phase);
+      complete<Traits, Traits::kBlockColumns>(transposed.epilogue, GemmRows(work.column, first, params.columns),
+                                              sums + first / 2, storage.buffer(consumer, buffer.index));
+      hand_over_part(storage, consumer, buffer);
+    }
+  }
 
   /// Complete the rows of a consumer, block by block of D's columns. A warp has 16 rows of each strip of columns.
   CUTLASS_DEVICE static void complete_rows(Params const& params, Storage const& storage, Work const& work, int consumer,

@@ -112,6 +112,7 @@ struct GemmTraits {
   // Registers for the sums of two stages beside the accumulators.
   static constexpr bool kPromotesBehind = 3 * kBlocks * kSums <= (Conversion::kConverts ? 96 : 192);
   static constexpr bool kPingpong = Tile::kPingpong;
+  static constexpr bool kTransposed = fragment::IsTransposed<Epilogue>::value;  // the epilogue of a tile by rows
   static constexpr int kClusterColumns = Tile::kClusterColumns, kClusterRows = Tile::kClusterRows;
   static constexpr int kMulticast = kClusterColumns * kClusterRows;  // CTAs that share loads
   static constexpr int kSplits = Tile::kSplits, kClusterSize = kMulticast * kSplits;
@@ -215,7 +216,9 @@ struct GemmTraits {
   static constexpr bool kCopiesSums =
       kSplits > 1 && !kSumsBeside && !kByStages && kOutgoingBytes + kExchangedBytes <= kStages * kStageBytes;
   // Whether the last tile of rows may begin early. TMA takes long for rows that do not exist, and all tiles wait.
-  static constexpr bool kBeginsEarly = !kGrouped && !Scaled::kExists;
+  // A factor that is constant over a tile's rows is theirs alone.
+  static constexpr bool kBeginsEarly =
+      !kGrouped && (Scales::kOfRows || std::is_same_v<typename Scales::A, NoFactor>);
   // A consumer of WGMMA releases a stage once it multiplies its next one.
   static_assert(kStages >= (kByStages && !kByWarps ? 2 * kConsumers : 2), "a consumer has two stages");
   static_assert(kPartRows % kStepPixels == 0 || kStagedBytes <= 2 || !kGrouped, "parts of groups have few bytes");
@@ -236,6 +239,7 @@ struct GemmTraits {
   static_assert(!kByRows || (Mma::kPixels == kColumns && kPromotes && !kPingpong && kSplits == 1 && kBoxes == 1 &&
                              !Mma::kTransposed && !Conversion::kConverts),
                 "consumers by rows promote the sums of operands that are contiguous along k");
+  static_assert(!kTransposed || (kByRows && kStaged && !kPaired), "an epilogue by rows of staged matrices");
   static_assert(!kBatched || (!kGrouped && !Conversion::kPacked), "groups of rows, and packed filters, have no batches");
   static_assert(!kPaired || ((kByRows ? kColumnBlocks : kBlocks) == 2 && kLoads == 0 && kStores <= 1 && !Mma::kTransposed &&
                              !Conversion::kPacked),

@@ -122,6 +122,12 @@ CUTLASS_DEVICE void stmatrix_x4(uint32_t address, uint32_t const (&from)[4]) {
                : "memory");
 }
 
+CUTLASS_DEVICE void stmatrix_rows_x4(uint32_t address, uint32_t const (&from)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+               ::"r"(address), "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
+               : "memory");
+}
+
 CUTLASS_DEVICE void stmatrix_x2(uint32_t address, uint32_t const (&from)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"
                ::"r"(address), "r"(from[0]), "r"(from[1])

@@ -71,6 +71,15 @@ struct StagedMatrix {
     }
   }
 
+  /// The place of a lane in 16 rows whose step of 16 columns is 0, and the address of another step: 16 bits, not transposed.
+  CUTLASS_DEVICE static uint32_t place_of_rows(int rows) {
+    int const lane = threadIdx.x % 32;
+    return (kStepPixels * rows + lane % 16) * kRowBytes + chunk(lane / 16, lane % 8) * 16;
+  }
+  CUTLASS_DEVICE static uint32_t address_of_step(uint32_t lane, int step) {
+    return kSwizzled ? lane ^ 32 * step : lane + 32 * step;
+  }
+
   /// The address of element i of a step from the lane's, for elements that are moved one by one.
   CUTLASS_DEVICE static uint32_t address(uint32_t lane, int i) {
     int const column = i / 2 % 2, is_odd = i % 2, row = i / 4 * 8 + is_odd;

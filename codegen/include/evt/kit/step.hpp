@@ -24,15 +24,18 @@ struct EpilogueStep {
 
   /// Whether D has a column for each pair of columns: a thread has both, and stores the first.
   static constexpr bool kHalf = Traits::kPaired;
+  /// Whether a step has 16 columns of a warp's 16 rows, and lanes the rows of WGMMA that is not transposed.
+  static constexpr bool kTransposed = fragment::IsTransposed<Epilogue>::value;
 
   /// The addresses of a lane in a buffer, for elements of each size: see StagedMatrix.
   struct Lane {
     uint32_t of_bytes, of_halves, of_words;
 
-    /// `strip`: 16 columns. A warp's number is its strip.
+    /// `strip`: 16 columns, or rows of a transposed tile. A warp's number is its strip.
     CUTLASS_DEVICE explicit Lane(uint32_t buffer, int strip = threadIdx.x % kWarpGroup / 32, int half = 0)
         : of_bytes(buffer + Staged::template Matrix<uint8_t>::template place<kHalf>(strip, half)),
-          of_halves(buffer + Staged::template Matrix<uint16_t>::template place<kHalf>(strip, half)),
+          of_halves(buffer + (kTransposed ? Staged::template Matrix<uint16_t>::place_of_rows(strip)
+                                          : Staged::template Matrix<uint16_t>::template place<kHalf>(strip, half))),
           of_words(buffer + Staged::template Matrix<uint32_t>::template place<kHalf>(strip, half)) {}
 
     /// The address in a matrix, before the rows of the step are added.
@@ -137,7 +140,9 @@ struct EpilogueStep {
     using Matrix = typename Staged::template Matrix<Element>;
     uint32_t const from = lane.template in<Number>(), rows_before = step * kStepPixels * Matrix::kRowBytes;
     uint32_t* const words = loaded + Staged::template kWordsBefore<Number>;
-    if constexpr (sizeof(Element) == 2) {
+    if constexpr (kTransposed) {
+      ldmatrix_rows_x4(reinterpret_cast<uint32_t(&)[4]>(*words), Matrix::address_of_step(from, step));
+    } else if constexpr (sizeof(Element) == 2) {
       auto& four = reinterpret_cast<uint32_t(&)[4]>(*words);
       is_whole ? ldmatrix_x4(four, from + rows_before) : ldmatrix_x2(four, from + rows_before);
     } else {
@@ -156,7 +161,9 @@ struct EpilogueStep {
     constexpr int kNumber = Staged::kLoads + Number;
     uint32_t const to = lane.template in<kNumber>(), rows_before = step * kStepPixels * Matrix::kRowBytes;
     uint32_t const* const words = stored + Staged::template kWordsBefore<kNumber>;
-    if constexpr (sizeof(Element) == 2) {
+    if constexpr (kTransposed) {
+      stmatrix_rows_x4(Matrix::address_of_step(to, step), reinterpret_cast<uint32_t const(&)[4]>(*words));
+    } else if constexpr (sizeof(Element) == 2) {
       auto const& four = reinterpret_cast<uint32_t const(&)[4]>(*words);
       if (is_whole) {
         kHalf ? stmatrix_x2(to + rows_before, four) : stmatrix_x4(to + rows_before, four);

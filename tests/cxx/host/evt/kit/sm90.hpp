@@ -392,6 +392,10 @@ inline void ldmatrix_rows_x4(uint32_t (&to)[4], uint32_t address) {
 }
 inline void ldmatrix_x2(uint32_t (&to)[4], uint32_t address) { host::load_matrices<2>(to, address); }
 inline void stmatrix_x4(uint32_t address, uint32_t const (&from)[4]) { host::store_matrices<4>(address, from); }
+inline void stmatrix_rows_x4(uint32_t address, uint32_t const (&from)[4]) {
+  int const lane = int(threadIdx.x) % 32;
+  for (int i = 0; i < 4; ++i) store_shared(host::exchange(address, 8 * i + lane / 4) + uint32_t(lane % 4 * 4), from[i]);
+}
 inline void stmatrix_x2(uint32_t address, uint32_t const (&from)[4]) { host::store_matrices<2>(address, from); }
 inline void stmatrix_x1(uint32_t address, uint32_t const (&from)[4]) { host::store_matrices<1>(address, from); }
 
