@@ -109,7 +109,7 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape |
     call = replace(call, geometry=geometry)
     filter_blocks = ceil_div(multiplied.filters, FILTERS * (2 if geometry.cooperative else 1))
     of_class = geometry.tiles(multiplied) * filter_blocks
-    work_tiles = of_class * call.classes
+    work_tiles = of_class * call.multiplied_classes
     grid = work_tiles * geometry.cluster_size
     if not kernel.shared:
         grid = grid_of(work_tiles, filter_blocks, multiprocessors, geometry.resident)

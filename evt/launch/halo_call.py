@@ -21,7 +21,7 @@ from evt.plan.geometry.halo_multiplied import (
 )
 from evt.plan.geometry.halo_schedule import geometry_of
 from evt.plan.halo import MOST_PADDING, forward, reaches
-from evt.plan.halo_cost import flags_of
+from evt.plan.halo_cost import flags_of, residue_classes
 from evt.plan.joined import loads_bits
 from evt.plan.plan import HaloConvolution, Image, PaddedCopy
 from evt.plan.signature import bytes_of
@@ -90,6 +90,14 @@ class Call:
     def classes(self) -> int:
         """The residue classes of the output's pixels."""
         return self.problem.height.remainders * self.problem.width.remainders if self.kernel.residues else 1
+
+    @property
+    def multiplied_classes(self) -> int:
+        """The residue classes that have tiles: all of them, or those with taps if D is 0 in the others."""
+        plan = self.plan
+        if not self.loop.keeps_zeros or plan.destination is None or plan.source is not None:
+            return self.classes
+        return sum(taps > 0 for _, taps in residue_classes(self.problem.height, self.problem.width))
 
     @property
     def stores_rows(self) -> bool:

@@ -101,8 +101,8 @@ def taps_of(problem: ConvolutionProblem | None, operand: DType) -> Halo:
         return Halo((), reason=f"the operands are {operand}, and not of 16 bits")
     if not geometry.is_unit_stride:
         return Halo((), reason="the convolution has a stride")
-    if taps == 1 or problem.filters > EIGHT or problem.filters * taps > FILTERS:
-        return Halo((), reason=f"there are more than {EIGHT} filters, or one tap, or more than {FILTERS} taps together")
+    if problem.filters > EIGHT or problem.filters * taps > FILTERS:
+        return Halo((), reason=f"there are more than {EIGHT} filters, or more than {FILTERS} taps together")
     axes = Axis.of(problem.sizes, "height"), Axis.of(problem.sizes, "width")
     if reason := unreachable(axes, axes):
         return Halo((), reason=reason)

@@ -54,8 +54,9 @@ _LIGHT = 4
 #: gelu and dropout at k = 768 and 1024 on an H200, 2026-11.
 _VISITED, _VISITED_INSTRUCTION = 30.0, 6.0
 #: The instructions of a thread of a halo kernel for an element that it moves alone, and for one that it stores in rows.
-#: Fitted to 105 kernels of layers with 1 to 128 filters on an H100, 2026-11.
-_MOVED, _STORED_ROWS = 48, 24
+#: Fitted to 105 kernels of layers with 1 to 128 filters on an H100, 2026-11, and the second one to 29 kernels of five
+#: 1x1 layers with 3 to 90 filters on an H200, 2026-11-30.
+_MOVED, _STORED_ROWS = 48, 4
 #: The instructions of an element of C, which the constants of 1x1 convolutions include. Fitted to 29 kernels on an
 #: H200, 2026-11-29.
 _SOURCE = 8

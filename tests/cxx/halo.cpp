@@ -77,7 +77,7 @@ struct EpilogueOfBits : Epilogue {
     typename Mask::Fetched mask;
   };
 
-  static constexpr bool kLoadsBits = true;
+  static constexpr bool kLoadsBits = true, kKeepsZeros = true;
   Mask mask;
 
   EpilogueOfBits(Params const& params, evt::fragment::Tile const& tile) : Epilogue({}, tile), mask(params.mask, tile) {}

@@ -100,6 +100,14 @@ FEW_FILTERS: tuple[Shape, ...] = (
     ((40, 192, 64, 64), (3, 3, 3), PAD),
     ((64, 128, 112, 112), (1, 3, 3), PAD),
 )
+#: Filters of one tap, which are all rows of a tile.
+FEW_OF_ONE_TAP: tuple[Shape, ...] = (
+    ((2, 32, 57, 60), (7, 1, 1), {}),
+    ((9, 64, 7, 7), (1, 1, 1), {}),
+    ((130, 200, 14, 14), (3, 1, 1), {}),
+    ((1, 16, 13, 300), (8, 1, 1), {}),
+    ((64, 64, 112, 112), (5, 1, 1), {}),
+)
 RESIDUAL = "D = relu(acc + bias + residual)"
 WIDENED, TAPS = {"route": "conv-halo-padded-3x"}, {"route": "conv-halo-taps-3x"}
 CASES = {
@@ -113,6 +121,13 @@ CASES = {
         (*FEW_FILTERS[:4], *FEW_FILTERS[5:]),
         keywords=TAPS,
         config="halo_taps_96x64x32",
+    ),
+    "one-tap": Case(RESIDUAL, FEW_OF_ONE_TAP, keywords=TAPS),
+    "one-tap-reductions": Case(
+        "out D: f32[m, n], s: f32[n], b: f32[m]; D = acc + bias + C; s = sum[m](D); b = max[n](D)",
+        FEW_OF_ONE_TAP,
+        "bf16",
+        keywords=TAPS,
     ),
     "few-filters-bits": Case(
         "in keep: b1[m, n], t: i64[m]; out D, above: b1[m, n]; above = acc > i32(t)/8; D = where(keep, acc + C, 0)",

@@ -104,10 +104,17 @@ def test_convolutions_of_few_filters_or_unaligned_channels(channels: int, filter
 
 @pytest.mark.parametrize(
     ("images", "channels", "filters", "side", "chosen"),
-    [(1, 64, 1, 512, True), (4, 152, 3, 112, True), (1, 90, 48, 56, True), (8, 30, 160, 112, False)],
+    [
+        (8, 24, 7, 40, True),
+        (32, 48, 6, 32, True),
+        (128, 32, 7, 160, False),
+        (96, 64, 3, 96, False),
+        (1, 90, 48, 56, True),
+        (8, 30, 160, 112, False),
+    ],
 )
 def test_few_columns_take_it(images: int, channels: int, filters: int, side: int, chosen: bool) -> None:
-    """The kernel stores results one by one, so that many filters take another route."""
+    """The kernel stores results one by one: many filters or pixels take another route, as measured on an H200."""
     op, shapes = evt.conv2d("D = relu(acc + bias)"), ((images, channels, side, side), (filters, channels, 1, 1))
     found = survey(packed_problem(op.request, "sm90", "f16", "f16", shapes)).defaults
     best = found[fastest(found, problem_sizes(op.request, shapes), find_card("H200"))]

@@ -254,8 +254,9 @@ def test_threads_that_act_for_a_warp_are_elected() -> None:
     assert text.count("elect.sync _|p, 0xffffffff;") == 1
     (_, produces) = text.split("static void produce(Params const& params, SharedStorage const& storage)")
     first = r"int const warp = canonical_warp_idx_sync\(\);\s+if constexpr \(Mainloop::kLoadsByThreads\) [^;]*;"
+    zeros = r"if constexpr \(Traits::kKeepsZeros\) \{[^}]*\}"
     loads = r"if constexpr \(!Mainloop::kLoadsByThreads\) Mainloop::load\(params, storage, warp\);"
-    assert re.match(rf" \{{\s+{first}\s+if \(elect_one_sync\(\)\) \{{\s+{loads}", produces)
+    assert re.match(rf" \{{\s+{first}\s+{zeros}\s+if \(elect_one_sync\(\)\) \{{\s+{loads}", produces)
 
 
 #: By the types of A, the pixels, and B, the filters: the instruction, its last words, how TMA moves both.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Mapping
@@ -154,6 +155,26 @@ def test_a_planned_gradient_with_a_stride_is_launched() -> None:
         sizes |= {**op.request.convolution.problem(a, b).sizes, "tile_rows": 0, "tile_columns": 0}
         assert shape(plan, sizes, 132) is not None, (geometry, a, b)
         planned_problems += 1
+
+
+@pytest.mark.parametrize("taps", [(1, 1), (1, 3), (2, 1), (3, 3)])
+@pytest.mark.parametrize(
+    ("text", "are_zeros"), [("D = acc", True), ("D = acc + bias", False), ("out D: f32[m, n]; D = acc", False)]
+)
+def test_classes_have_tiles_unless_zeros_are_stored_beside_another(
+    taps: tuple[int, int], text: str, are_zeros: bool
+) -> None:
+    """Only a D of 16 bits is moved by the warps that store zeros."""
+    op = convolution(text, "conv2d_dgrad", route="conv-halo-3x", stride=2)
+    a, b = (5, 64, 9, 11), (64, 128, *taps)
+    plan = op.plan("sm90", "f16", shapes=(a, b))
+    sizes = {each.name: 8 for each in plan.fields if each.kind == "size"} | {"tile_rows": 0, "tile_columns": 0}
+    made = shape(plan, {**sizes, **op.request.convolution.problem(a, b).sizes}, 132)
+    assert made is not None
+    with_taps = math.prod(min(each, 2) for each in taps) if are_zeros else 4
+    of_class = made.values["operands.work_tiles"]
+    assert isinstance(of_class, int)
+    assert made.values["work_tiles"] == with_taps * of_class
 
 
 @pytest.mark.parametrize(

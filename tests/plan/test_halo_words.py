@@ -63,7 +63,7 @@ def test_channels_of_a_group_that_tma_cannot_load(groups: int, channels: int, fi
 
 @pytest.mark.parametrize(
     ("images", "channels", "side", "stride", "route"),
-    [(32, 100, 112, 2, "conv-halo-copied-3x"), (8, 26, 56, 1, ROUTE), (32, 36, 28, 2, ROUTE)],
+    [(32, 100, 112, 2, "conv-halo-copied-3x"), (32, 36, 28, 2, ROUTE)],
 )
 def test_copies_are_built_beside_words(images: int, channels: int, side: int, stride: int, route: str) -> None:
     """Words of four boxes take longer than aligned copies: 100 channels took 224 us, and 210 by copies, on an H100."""

@@ -100,7 +100,7 @@ def words(problem: Problem) -> Verdict:
     return refused_for(problem.words.reason)
 
 
-@rule("a fprop of 16-bit operands with a stride of 1 and several taps; at most 8 filters have at most 64 taps together")
+@rule("a fprop of 16-bit operands with a stride of 1; at most 8 filters have at most 64 taps together")
 def tap_rows(problem: Problem) -> Verdict:
     return refused_for(problem.tap_rows.reason)
 
@@ -162,5 +162,10 @@ def suits_words(problem: Problem) -> Verdict:
 
 @rule("the epilogue has no pairs or blocks of columns (measured on an H200)")
 def suits_taps(problem: Problem) -> Verdict:
-    together = own.exchange(problem)
-    return HOLDS if together is None else Refusal("pairs and blocks of columns were not measured", together)
+    """Let each call of filters of one tap decide by its estimate, unless few channels leave it to CUTLASS."""
+    together, sizes = own.exchange(problem), problem.sizes.convolution
+    if together is not None:
+        return Refusal("pairs and blocks of columns were not measured", together)
+    if problem.convolution.unit_filter and sizes is not None and sizes.channels > FEW_CHANNELS:
+        return Partial("a kernel of another route is expected to be faster for few pixels")
+    return HOLDS

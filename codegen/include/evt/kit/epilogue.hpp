@@ -4,6 +4,7 @@
 // The epilogue of a tile of a convolution: the pixels of its steps, and the buffers of C and D, which a producer warp
 // moves by TMA.
 
+#include <algorithm>
 #include <cstdint>
 
 #include "evt/fragment.hpp"
@@ -160,31 +161,54 @@ CUTLASS_DEVICE void store_tile(Params<Traits> const& params, WorkTile const& til
   tma_store_arrive();
 }
 
-/// Store a consumer's tile of D from its buffer, for pixels that TMA cannot store: a row of the buffer by the lanes of a
-/// warp, or several rows if the filters are few. `end` is the end of the tile's columns.
+/// Store a consumer's tile of D from its buffer, for pixels that TMA cannot store: a row of pixels by a warp, or by all
+/// warps if there are few rows. A lane stores a word of a pixel, or two words. `end` is the end of the tile's columns.
 template <class Traits>
 CUTLASS_DEVICE void store_pixels(Params<Traits> const& params, WorkTile const& tile, int end, uint32_t buffer) {
-  constexpr int kStored = Traits::kStored, kWarps = kWarpGroup / 32;
+  constexpr int kStored = Traits::kStored, kWarps = kWarpGroup / 32, kPasses = kFilters / kStored / 32;
+  constexpr int kAtOnce = 4, kPass = 32 * kStored;  // pixels of a lane at a time; filters of a pass: all, or half
   int const filters = min(kFilters, end - tile.filter), words = ceil_div(filters, kStored);
-  int lanes = 1, rows = 32;  // of a pixel, and of a warp
-  while (lanes < words && lanes < 32) lanes *= 2, rows /= 2;
-  int const lane = threadIdx.x % 32, warp = threadIdx.x % kWarpGroup / 32, first = lane % lanes;
+  int log_lanes = 0;  // of a pixel
+  while (1 << log_lanes < words && log_lanes < 5) ++log_lanes;
+  int const lane = threadIdx.x % 32, warp = threadIdx.x % kWarpGroup / 32, word = lane & ((1 << log_lanes) - 1);
+  int const rows = params.geometry.rows * params.geometry.images, sharing = rows < kWarps ? kWarps : 1;  // warps
+  int const first = (sharing > 1 ? threadIdx.x % kWarpGroup : lane) >> log_lanes, step = 32 * sharing >> log_lanes;
+  int const filter = word * kStored;
+  uint32_t const column_bytes = buffer + filter % 8 * 2;
   Pixels<Traits> const pixels(params, tile, 0);
-  auto const place_of = pixels.places();
-#pragma unroll 4
-  for (int pixel = warp * rows + lane / lanes; pixel < Traits::kPixels; pixel += kWarps * rows) {
-    int const place = place_of(pixel);
-    typename Traits::Destination* const to = params.d + place * params.d_stride + tile.filter;
-    CUTLASS_PRAGMA_UNROLL
-    for (int pass = 0; pass < kFilters / kStored / 32; ++pass) {  // a warp has all words of a row, or half of them
-      int const word = first + 32 * pass, filter = word * kStored;
-      if (place < 0 || word >= words) continue;
-      uint32_t const from = buffer + pixel * Traits::kEpilogueRow + (filter / 8 ^ pixel % 8) * 16 + filter % 8 * 2;
-      if constexpr (kStored == 2) {
-        *reinterpret_cast<uint32_t*>(to + filter) = load_shared_word(from);
-      } else {
-        to[filter].bits = uint16_t(load_shared_half(from));
+  int64_t const next = step * pixels.column_pixels * params.d_stride;
+  int const first_row = sharing > 1 ? 0 : warp, next_row = sharing > 1 ? 1 : kWarps;
+  int of_lane = -1;  // the place of one of the warp's next 32 rows
+  for (int row = first_row, number = 0; row < rows; row += next_row, ++number) {
+    if (number % 32 == 0) of_lane = pixels.place(row + lane * next_row, 0);
+    int const place = __shfl_sync(0xffffffffu, of_lane, number % 32);
+    if (place < 0) continue;
+    auto* to = params.d + (place + first * pixels.column_pixels) * params.d_stride + tile.filter + filter;
+    uint32_t pixel = row * params.geometry.accumulator_pitch + first;
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (int column = first; column < pixels.columns; column += kAtOnce * step) {
+      uint32_t values[kAtOnce * kPasses];
+      auto const exists = [&](int i) {
+        return column + i / kPasses * step < pixels.columns && word + i % kPasses * 32 < words;
+      };
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kAtOnce * kPasses; ++i) {
+        uint32_t const at = pixel + i / kPasses * step, number = filter + i % kPasses * kPass;
+        uint32_t const from = column_bytes + at * Traits::kEpilogueRow + (number / 8 ^ at % 8) * 16;
+        if (exists(i)) values[i] = kStored == 2 ? load_shared_word(from) : load_shared_half(from);
       }
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < kAtOnce * kPasses; ++i) {
+        if (!exists(i)) continue;
+        auto* const place = to + i / kPasses * next + i % kPasses * kPass;
+        if constexpr (kStored == 2) {
+          *reinterpret_cast<uint32_t*>(place) = values[i];
+        } else {
+          place->bits = uint16_t(values[i]);
+        }
+      }
+      pixel += kAtOnce * step;
+      to += kAtOnce * next;
     }
   }
 }
@@ -212,7 +236,55 @@ CUTLASS_DEVICE void store_planes(Params<Traits> const& params, WorkTile const& t
   }
 }
 
-/// Load C and store D in the buffers of one consumer, or of both pingpong consumers.
+/// Store zeros to the pixels of the residue classes without taps that are neighbours of a tile's pixels, by a warp.
+template <class Traits>
+CUTLASS_DEVICE void store_zeros(Params<Traits> const& params, WorkTile tile) {
+  constexpr int kVector = Traits::kStored == 0 ? 8 : Traits::kStored;  // filters that a lane stores at a time
+  constexpr int kLanes = std::min(kFilters / kVector, 32), kColumns = 32 / kLanes;
+  constexpr int kPasses = kFilters / (kLanes * kVector);
+  int const lane = threadIdx.x % 32, first_column = lane / kLanes, first_filter = tile.filter + lane % kLanes * kVector;
+  int const end = min(tile.filter + kFilters, params.filter_count);
+  bool const is_whole = first_filter + kVector <= end;
+  for (tile.residue = 1; tile.residue < params.classes(); ++tile.residue) {
+    if (params.operands.residues.taps(tile.residue).number > 0) continue;
+    Pixels<Traits> const pixels(params, tile, 0);
+    int64_t const step = kColumns * pixels.column_pixels * params.d_stride;
+    int const rows = params.geometry.rows * params.geometry.images;
+    int of_lane = -1;  // the place of one of the next 32 rows
+    for (int row = 0; row < rows; ++row) {
+      if (row % 32 == 0) of_lane = pixels.place(row + lane, 0);
+      int const place = __shfl_sync(0xffffffffu, of_lane, row % 32);
+      if (place < 0) continue;
+      auto* to = params.d + (place + first_column * pixels.column_pixels) * params.d_stride + first_filter;
+      CUTLASS_PRAGMA_NO_UNROLL
+      for (int column = first_column; column < pixels.columns; column += kColumns, to += step) {
+        if (kVector == 8 && is_whole) {
+          *reinterpret_cast<uint4*>(to) = uint4{};
+          continue;
+        }
+        CUTLASS_PRAGMA_NO_UNROLL
+        for (int i = 0; i < kPasses * kVector; ++i) {
+          int const filter = i / kVector * kLanes * kVector + i % kVector;
+          if (first_filter + filter < end) to[filter].bits = 0;
+        }
+      }
+    }
+  }
+}
+
+/// Call a function by a thread: by an elected one if the threads are a whole warp.
+template <bool Warp, class Move>
+CUTLASS_DEVICE void elected(Move const& move) {
+  if constexpr (Warp) {
+    if (elect_one_sync()) move();
+    __syncwarp();
+  } else {
+    move();
+  }
+}
+
+/// Load C and store D in the buffers of one consumer, or of both pingpong consumers, by a thread. If a warp stores
+/// zeros too, by the warp.
 template <class Traits>
 CUTLASS_DEVICE void move_tiles(Params<Traits> const& params, SharedStorage const& storage, int consumer, bool both) {
   Geometry const& geometry = params.geometry;
@@ -231,15 +303,23 @@ CUTLASS_DEVICE void move_tiles(Params<Traits> const& params, SharedStorage const
       barrier_arrive(loaded);
     }
   };
-  for (int i = 0; i < ahead; ++i) load(of_consumer.first + i * stride, consumer + i);
+  elected<Traits::kKeepsZeros>([&] {
+    for (int i = 0; i < ahead; ++i) load(of_consumer.first + i * stride, consumer + i);
+  });
   for (int i = 0, number = of_consumer.first; number < params.work_tiles; ++i, number += stride) {
     int const now = both ? i % 2 : consumer;
-    barrier_wait(storage.result_written(now), i / ahead % 2);
-    if constexpr (Traits::kStoresDestination && Traits::kStored == 0) {
-      store_tile(params, WorkTile(params, number, now), storage.epilogues + now * geometry.epilogue_bytes);
-      tma_store_wait();
+    WorkTile const tile(params, number, now);
+    if constexpr (Traits::kKeepsZeros) {
+      if (tile.residue == 0) store_zeros(params, tile);
     }
-    load(number + ahead * stride, now);
+    elected<Traits::kKeepsZeros>([&] {
+      barrier_wait(storage.result_written(now), i / ahead % 2);
+      if constexpr (Traits::kStoresDestination && Traits::kStored == 0) {
+        store_tile(params, tile, storage.epilogues + now * geometry.epilogue_bytes);
+        tma_store_wait();
+      }
+      load(number + ahead * stride, now);
+    });
   }
 }
 

@@ -92,6 +92,9 @@ struct Kernel {
   CUTLASS_DEVICE static void produce(Params const& params, SharedStorage const& storage) {
     int const warp = canonical_warp_idx_sync();
     if constexpr (Mainloop::kLoadsByThreads) Mainloop::load(params, storage, warp);
+    if constexpr (Traits::kKeepsZeros) {
+      if (warp == 1 || warp == 2) return move_tiles(params, storage, warp - 1, false);  // by all lanes
+    }
     if (elect_one_sync()) {
       if constexpr (!Mainloop::kLoadsByThreads) Mainloop::load(params, storage, warp);
       if constexpr (Shared && Traits::kLoadsSource) {
@@ -103,18 +106,6 @@ struct Kernel {
         if (warp == 1 || warp == 2) move_tiles(params, storage, warp - 1, false);
       }
     }
-  }
-
-  /// Whether D is 0 in a tile: a tile of a residue class without taps. All tiles after it are such tiles.
-  CUTLASS_DEVICE static bool is_zero(Params const& params, WorkTile const& tile) {
-    if constexpr (Traits::kKeepsZeros) return params.operands.residues.taps(tile.residue).number == 0;
-    return false;
-  }
-
-  /// Write zeros to the buffer of a consumer's tile.
-  CUTLASS_DEVICE static void clear(uint32_t buffer, int bytes) {
-    uint32_t const zeros[4] = {};
-    for (int i = threadIdx.x % kWarpGroup * 16; i < bytes; i += kWarpGroup * 16) store_shared(buffer + i, zeros);
   }
 
   template <int Words>
@@ -153,14 +144,12 @@ struct Kernel {
       if constexpr (Traits::kLoadsBits) {
         if (number >= params.work_tiles) return;
         WorkTile const tile(params, number, consumer);
-        if (is_zero(params, tile)) return;
         Epilogue epilogue(params.epilogue, columns_of_tile(tile));
         epilogue.begin_tile(Pixels<Traits>(params, tile, 0).places());
         copy(held, epilogue.held());
       }
     };
     load_bits(tiles.first);
-    bool zeros = false;  // whether the buffer of D has zeros alone
     for (int number = tiles.first; number < params.work_tiles; number += tiles.stride, phase ^= 1) {
       WorkTile const tile(params, number, consumer);
       if constexpr (kVaries) part = work.of_tile(params, number);
@@ -199,10 +188,7 @@ struct Kernel {
       }
       if constexpr (Traits::kStaged) barrier_wait(storage.source_loaded(consumer), phase);
       uint32_t const buffer = storage.epilogues + consumer * geometry.epilogue_bytes;
-      if (is_zero(params, tile)) {
-        if (!zeros) clear(buffer, geometry.epilogue_bytes);
-        zeros = true;
-      } else if constexpr (Traits::kTapRows) {
+      if constexpr (Traits::kTapRows) {
         Mainloop::complete(params, tile, consumer, buffer, epilogue, accumulators);
       } else {
         Pixels<Traits> pixels(params, tile, 0);

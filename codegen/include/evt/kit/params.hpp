@@ -72,6 +72,14 @@ struct Params {
       return 1;
     }
   }
+  /// The classes that have tiles: all of them, or those with taps if D is 0 in the others.
+  CUTLASS_HOST_DEVICE int multiplied_classes() const {
+    int number = classes();
+    if constexpr (Traits::kKeepsZeros) {
+      while (operands.residues.taps(number - 1).number == 0) --number;
+    }
+    return number;
+  }
   CUTLASS_HOST_DEVICE CUtensorMap const& source_of(int residue) const {
     if constexpr (Traits::kResidues) return residue == 0 ? source : operands.source[residue - 1];
     return source;
@@ -233,7 +241,7 @@ Params<Traits> to_underlying_arguments(Arguments<Traits> const& arguments) {
     params.operands.tiles = geometry.tiles(problem);
     params.operands.by_work_tiles = FastDivisor::of(params.work_tiles);
   }
-  params.work_tiles *= params.classes();
+  params.work_tiles *= params.multiplied_classes();
   params.grid = grid_of(params.work_tiles, params.filter_blocks, arguments.multiprocessors, geometry.resident);
   if (Traits::kShared) params.grid = params.work_tiles * geometry.cluster_size;  // each CTA has one tile
   params.by_filter_blocks = FastDivisor::of(params.filter_blocks);
