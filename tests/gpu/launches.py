@@ -60,6 +60,10 @@ UPDATED = """
 """
 WEIGHED = "in g: f16[n, k/128], z: i8[n, k/128]; B = g*(B - z); D = silu(acc + bias)"
 SCALED = "in r: f16[m, k/128], c: f16[n/128, k/128]; out D: f16; A = r*A; B = c*B; D = silu(acc)"
+SCALED_ROWS = """
+    in r: f16[m, k/128], c: f16[n/128, k/128], u: f16[m], bias: f16[n], C: f16[m, n]; out D, E: f16
+    A = r*A; B = c*B; E = u*acc + bias; D = silu(E) + C
+"""
 #: The rows of each group of a grouped product.
 GROUPS = (37, 128, 0, 5, 200)
 WORKED = "A = relu(s[k]*A + t[k]); D = silu(acc + bias) + C"
@@ -84,7 +88,7 @@ def gemm(
     m, n, k = sizes
     op = evt.linear(text, route=route, config=config)
     found = {"bias": random(n), "C": random(m, n), "s": random(k), "t": random(k), "up": random(n, k)}
-    found |= {"w": random(m, n).float(), "v": random(n, m).float().T.contiguous()}
+    found |= {"u": random(m), "w": random(m, n).float(), "v": random(n, m).float().T.contiguous()}
     found |= {"r": random(m, -(-k // 128)), "c": random(-(-n // 128), -(-k // 128))}
     return op, random(m, k, dtype=dtype), random(n, k, dtype=dtype), found
 
@@ -201,6 +205,9 @@ KINDS: dict[str, Callable[[], Call]] = {
     ),
     "own-factors-strips": lambda: gemm(
         SCALED, "gemm-own-3x", torch.float8_e4m3fn, (200, 264, 640), "own_rows_128x144x128"
+    ),
+    "own-factors-vectors": lambda: gemm(
+        SCALED_ROWS, "gemm-own-3x", torch.float8_e4m3fn, (200, 264, 640), "own_rows_128x192x128"
     ),
     "own-factors-split": lambda: gemm(
         SCALED, "gemm-own-3x", torch.float8_e4m3fn, (40, 136, 1032), "own_cooperative_16x128x128_1x1x4"
