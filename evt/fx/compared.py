@@ -40,7 +40,11 @@ _SELECTIONS = (
 
 
 def self_compared(graph: Graph) -> set[Node]:
-    """Return the operators whose results are compared with elements of the same result, here or in the joint graph."""
+    """Return the operators whose results are compared with elements of the same result, here or in the joint graph.
+
+    In a graph for a GPU, tensors on the CPU are not among them. Inductor moves masks that code makes on the CPU to the
+    GPU, if operators of ATen alone read the masks and the graph does not return them.
+    """
     order = {node: place for place, node in enumerate(graph.nodes)}
     found = {node for node in graph.nodes if _COMPARED in node.meta}
     for node in graph.nodes:
@@ -49,7 +53,9 @@ def self_compared(graph: Graph) -> set[Node]:
             shared = set.intersection(*map(_origins, operands))
             if shared:
                 found.add(_exact_origin(max(shared, key=order.__getitem__)))
-    return {node for node in found if node.op == "call_function" and node.meta["val"].is_floating_point()}
+    found = {node for node in found if node.op == "call_function" and node.meta["val"].is_floating_point()}
+    devices = {node.meta["val"].device.type for node in graph.nodes if is_tensor(node)}
+    return {node for node in found if len(devices) == 1 or node.meta["val"].device.type != "cpu"}
 
 
 def _compares(node: Node) -> bool:

@@ -164,6 +164,32 @@ def test_compared_tensors_are_stored() -> None:
     assert stored(graph) == []
 
 
+def windows(places: Tensor) -> Tensor:
+    """Return the mask of Swin's shifted windows."""
+    apart = places[:, None] - places
+    return apart.masked_fill(apart != 0, -100.0).masked_fill(apart == 0, 0.0)
+
+
+#: Masks that compare a tensor with its own elements.
+MASKS: dict[str, Callable[[Tensor], Tensor]] = {
+    "windows": windows,
+    "maximum": lambda places: torch.where((y := places.sin()) == y.amax(), 1.0, y),
+    "order": lambda places: ((y := places.exp().bfloat16())[:, None] >= y).float(),
+    "quotient": lambda places: ((y := places.cos())[:, None] / y == 1).float(),
+    "signs": lambda places: ((y := places.sqrt()) - y.flip(0)).sign(),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_masks_on_the_cpu_are_neither_saved_nor_stored_for_a_device(mask: str, device: str) -> None:
+    """An operator of evt, or a returned mask, keeps Inductor from moving it. Here "meta" stands for a GPU."""
+    graph = make_fx(lambda x: x + MASKS[mask](torch.arange(4.0)).to(device))(torch.ones(4, 4, device=device)).graph
+    SaveCompared()(graph)
+    kept = [node for node in graph.nodes if "evt_compared" in node.meta]
+    assert (kept != [], stored(graph) != []) == (device == "cpu", device == "cpu")
+
+
 @pytest.mark.parametrize(
     ("make", "batch"), [(training.Network, training.images), (training.Transformer, training.sentences)]
 )
