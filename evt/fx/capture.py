@@ -297,6 +297,7 @@ class _TracedReads(TorchFunctionMode):
 
     def __enter__(self) -> Any:
         own, original = threading.get_ident(), torch.Tensor.tolist
+        self._patched = vars(torch.Tensor).get("tolist")  # PyTorch's own is of the base class
 
         def listed(tensor: torch.Tensor) -> Any:
             return [listed(each) for each in tensor] if tensor.dim() else tensor.item()
@@ -314,8 +315,11 @@ class _TracedReads(TorchFunctionMode):
         return mode.__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        del torch.Tensor.tolist  # PyTorch's own is of the base class
         mode: Any = super()
+        tensors: Any = torch.Tensor
+        del tensors.tolist
+        if self._patched is not None:
+            tensors.tolist = self._patched
         mode.__exit__(*error)
 
 
