@@ -43,7 +43,7 @@ def self_compared(graph: Graph) -> set[Node]:
     """Return the operators whose results are compared with elements of the same result, here or in the joint graph.
 
     In a graph for a GPU, tensors on the CPU are not among them. Inductor moves masks that code makes on the CPU to the
-    GPU, if operators of ATen alone read the masks and the graph does not return them.
+    GPU. It moves no mask that other operators than ATen's read, or that the graph returns.
     """
     order = {node: place for place, node in enumerate(graph.nodes)}
     found = {node for node in graph.nodes if _COMPARED in node.meta}
