@@ -220,12 +220,14 @@ struct Gemm {
         CUTLASS_PRAGMA_UNROLL
         for (int block = 0; block < Traits::kBlocks; ++block) epilogues.each[block].begin_tile(place_of);
       }
+      typename Completion::Kept kept;
       if constexpr (Traits::kPingpong) barrier_wait(storage.order(consumer), phase);
       if constexpr (Traits::kByStages) {
         int const stages = (work.k_blocks + 1 - consumer) / 2;
-        if (stages > 0) Multiplication::multiply(storage, rank, consumer, stages, rows, state, accumulators);
+        if (stages > 0) Multiplication::multiply(storage, rank, consumer, stages, rows, state, accumulators, [] {});
       } else {
-        Multiplication::multiply(storage, rank, consumer, work.k_blocks, rows, state, accumulators);
+        Multiplication::multiply(storage, rank, consumer, work.k_blocks, rows, state, accumulators,
+                                 [&] { Completion::keep_parts(storage, consumer, buffer, kept); });
       }
       if constexpr (Traits::kSplits > 1) {
         if constexpr (kMeetsLate) cluster_wait();
@@ -244,7 +246,7 @@ struct Gemm {
         Epilogue& epilogue = epilogues.each[block];
         if (block > 0) epilogue.follow(epilogues.each[0]);
         if constexpr (!Traits::kPaired && Traits::kSplits == 1) {
-          Completion::complete_parts(storage, consumer, block, buffer, epilogue, accumulators[block], work.row, work.end);
+          Completion::complete_parts(storage, consumer, block, buffer, epilogue, accumulators[block], work.row, work.end, kept);
         }
         epilogue.finish(columns(block));
       }
@@ -266,7 +268,7 @@ struct Gemm {
       auto const strips = Multiplication::multiply_rows(storage, rank, consumer, work.k_blocks, state, accumulators, prepare);
       Completion::complete_rows(params, storage, work, consumer, buffer, accumulators[0], strips);
     } else {
-      Multiplication::multiply(storage, rank, consumer, work.k_blocks, work.end - work.row, state, accumulators);
+      Multiplication::multiply(storage, rank, consumer, work.k_blocks, work.end - work.row, state, accumulators, [] {});
       Completion::complete_rows(params, storage, work, consumer, buffer, accumulators[0], prepare());
     }
   }

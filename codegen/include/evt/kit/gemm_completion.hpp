@@ -62,6 +62,23 @@ struct GemmCompletion {
             params.columns, work.row + row, work.end};
   }
 
+  /// C of the last parts of a tile.
+  struct Kept {
+    uint32_t words[std::max(Traits::kKept, 1)][std::max(Traits::kPartWords, 1)];
+  };
+
+  /// Keep C of the last parts of a tile, and release its buffers.
+  CUTLASS_DEVICE static void keep_parts(Storage const& storage, int consumer, PipelineState& buffer, Kept& kept) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Traits::kKept; ++i) {
+      barrier_wait(storage.ready(consumer, buffer.index), buffer.phase);
+      EpilogueStep<Traits>::keep(typename EpilogueStep<Traits>::Lane(storage.buffer(consumer, buffer.index)), kept.words[i]);
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) barrier_arrive(storage.written(consumer, buffer.index));
+      buffer.advance_once(1, Traits::kBuffers);
+    }
+  }
+
   /// The epilogues of a consumer by rows, one for each strip of columns.
   struct Strips {
     static constexpr int kNumber = Traits::kColumns / Lanes::kStrip;
@@ -165,7 +182,7 @@ struct GemmCompletion {
   template <int Sums>
   CUTLASS_DEVICE static void complete_parts(Storage const& storage, int consumer, int block, PipelineState& buffer,
                                             Epilogue& epilogue, typename Traits::Accumulator const (&sums)[Sums],
-                                            int row, int rows) {
+                                            int row, int rows, Kept const& kept = {}) {
     uint32_t const loaded = storage.loaded(consumer, block);
     if constexpr (Traits::kLoadsBits) {
       consumer_sync(consumer);  // all warps have read the words of the tile before
@@ -188,7 +205,9 @@ struct GemmCompletion {
       if (is_last) {
         complete<Traits, Traits::kLastRows>(epilogue, of_part, sums + first / 2, to);
       } else {
-        complete<Traits, Traits::kPartRows>(epilogue, of_part, sums + first / 2, to);
+        int const place = block * Traits::kPartsOfBlock + part - (Traits::kParts - Traits::kKept);
+        uint32_t const* const words = Traits::kKept > 0 && place >= 0 ? kept.words[place] : nullptr;
+        complete<Traits, Traits::kPartRows>(epilogue, of_part, sums + first / 2, to, 0, threadIdx.x % kWarpGroup / 32, words);
       }
       if constexpr (Traits::kStaged) hand_over_part(storage, ring, buffer);
       if constexpr (Traits::kJoinsBits) {

@@ -236,9 +236,11 @@ struct GemmMultiplication {
     }
   }
 
-  /// Multiply the stages of a tile that has `rows`; a CTA has one or more.
+  /// Multiply the stages of a tile that has `rows`; a CTA has one or more. `keep` is called after half of them, if parts of C
+  /// are kept.
+  template <class Keep>
   CUTLASS_DEVICE static void multiply(Storage const& storage, int rank, int consumer, int k_blocks, int rows,
-                                      PipelineState& state, Sums& accumulators) {
+                                      PipelineState& state, Sums& accumulators, Keep const& keep) {
     Stages stages{storage, rank, consumer, state, k_blocks};
     if constexpr (Traits::kByWarps) {
       constexpr int kEights = Traits::kPixels / 8;
@@ -306,6 +308,11 @@ struct GemmMultiplication {
           next(others);
         }
         if (stages.left > 0) next(fragments);
+      } else if constexpr (Traits::kKept > 0) {
+        int const half = stages.left / 2;
+        while (stages.left > half) next(fragments);
+        keep();
+        while (stages.left > 0) next(fragments);
       } else {
         do {
           next(fragments);

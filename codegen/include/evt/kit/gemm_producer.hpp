@@ -74,9 +74,13 @@ struct GemmProducer {
     auto const rows_of = [](int part) {
       return part % Traits::kPartsOfBlock == Traits::kPartsOfBlock - 1 ? Traits::kLastRows : Traits::kPartRows;
     };
-    auto const prepare = [&](Work const& work, int part, int index) {
+    // The uses of buffers by a tile: C of the last parts, which consumers keep, then C and D of the others, then D of these.
+    constexpr int kUses = Traits::kKept + Traits::kParts;
+    auto const part_of = [](int use) { return use < Traits::kKept ? Traits::kParts - Traits::kKept + use : use - Traits::kKept; };
+    auto const prepare = [&](Work const& work, int use, int index) {
       uint32_t const ready = storage.ready(ring, index);
-      if constexpr (Traits::kLoads > 0) {
+      int const part = part_of(use);
+      if (Traits::kLoads > 0 && use < Traits::kParts) {
         constexpr int kRowBytes = Traits::kBlockColumns * Staged::loaded_bytes();
         arrive_and_expect_tx(ready, rows_of(part) * kRowBytes);
         load_boxes(IndicesTo<Traits::kLoads>{}, params, storage.buffer(ring, index), ready, rows_of(part),
@@ -94,19 +98,20 @@ struct GemmProducer {
       number += Work::step();
       bool const is_last = number >= Work::count(params, storage);
       Work const next = is_last ? work : Work(params, storage, number, rank);
-      for (int part = 0; part < Traits::kParts; ++part) {
+      for (int use = 0; use < kUses; ++use) {
         barrier_wait(storage.written(ring, state.index), state.phase);
-        if constexpr (Traits::kStores > 0) {
+        if (Traits::kStores > 0 && use >= Traits::kKept) {
+          int const part = part_of(use);
           store_boxes(IndicesTo<Traits::kStores>{}, params, storage.buffer(ring, state.index), rows_of(part),
                       column_of(work, part), row_of(work, part), work);
           tma_store_arrive();
           tma_store_wait();
         }
-        int const later = part + Traits::kBuffers;
-        if (later < Traits::kParts) {
+        int const later = use + Traits::kBuffers;
+        if (later < kUses) {
           prepare(work, later, state.index);
         } else if (!is_last) {
-          prepare(next, later - Traits::kParts, state.index);
+          prepare(next, later - kUses, state.index);
         }
         state.advance_once(1, Traits::kBuffers);
       }

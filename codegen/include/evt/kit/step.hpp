@@ -53,12 +53,29 @@ struct EpilogueStep {
 
   /// `rows` gives the matrix rows of successive steps. `step` is the step of the buffer's rows.
   template <class Rows>
-  CUTLASS_DEVICE void load(Epilogue const& epilogue, Rows& rows, Lane const& lane, int step, bool is_whole) {
+  CUTLASS_DEVICE void load(Epilogue const& epilogue, Rows& rows, Lane const& lane, int step, bool is_whole,
+                           uint32_t const* kept = nullptr) {
     if constexpr (Epilogue::kPlaces) {
       rows.next(places);
       epilogue.fetch(fetched, places);
     }
-    load_all(IndicesTo<Staged::kLoads>{}, lane, step, is_whole);
+    if (kept == nullptr) {
+      load_all(IndicesTo<Staged::kLoads>{}, lane, step, is_whole);
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Staged::kLoadedWords; ++i) loaded[i] = kept[step * Staged::kLoadedWords + i];
+    }
+  }
+
+  /// Keep the words of the steps of a part.
+  CUTLASS_DEVICE static void keep(Lane const& lane, uint32_t (&words)[Traits::kPartWords]) {
+    EpilogueStep step;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Traits::kPartWords / Staged::kLoadedWords; ++i) {
+      step.load_all(IndicesTo<Staged::kLoads>{}, lane, i, true);
+      CUTLASS_PRAGMA_UNROLL
+      for (int j = 0; j < Staged::kLoadedWords; ++j) words[i * Staged::kLoadedWords + j] = step.loaded[j];
+    }
   }
 
   /// The elements of the loaded matrices: of C, and of further ones.
@@ -190,14 +207,14 @@ struct EpilogueStep {
 template <class Traits, int Pixels, int Ahead = 1, class Rows>
 CUTLASS_DEVICE void complete(typename Traits::Epilogue& epilogue, Rows rows,
                              typename Traits::Accumulator const* accumulators, uint32_t buffer, int half = 0,
-                             int strip = threadIdx.x % kWarpGroup / 32) {
+                             int strip = threadIdx.x % kWarpGroup / 32, uint32_t const* kept = nullptr) {
   constexpr int kSteps = ceil_div(Pixels, kStepPixels);
   auto const is_whole = [](int step) { return (step + 1) * kStepPixels <= Pixels; };
   typename EpilogueStep<Traits>::Lane const lane(buffer, strip, half);
   EpilogueStep<Traits> steps[Ahead + 1];
   auto const load = [&](int step) {
     if (step >= kSteps) return;
-    steps[step % (Ahead + 1)].load(epilogue, rows, lane, step, is_whole(step));
+    steps[step % (Ahead + 1)].load(epilogue, rows, lane, step, is_whole(step), kept);
   };
   CUTLASS_PRAGMA_UNROLL
   for (int step = 0; step < Ahead; ++step) load(step);
