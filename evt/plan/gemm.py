@@ -113,6 +113,7 @@ _OFFERED = (
     Tile(200, 1, False),
     Tile(128, 3, True),
     Tile(144, 2, True, (1, 2, 1)),
+    Tile(160, 2, False, (2, 1, 1)),
     *(Tile(rows, 2, True) for rows in (96, 152, 168)),
     *(Tile(rows, 1, False) for rows in (64, 80, 88, 96, 104, 112, 128, 144, 176)),
 )

@@ -170,6 +170,7 @@ struct Gemm {
     if (warp < Traits::kConsumers) {
       barrier_init(storage.order(warp), kWarps);
       barrier_init(storage.order_of_epilogues(warp), kWarps);
+      if (warp == 0) barrier_init(storage.begun(), 1);
       if constexpr (Traits::kSplits > 1) GemmExchange<Traits>::initialize(storage, rank, warp);
     }
     for (int i = warp; i < Traits::kRings * Traits::kBuffers; i += Traits::kThreads / 32) {
@@ -196,6 +197,13 @@ struct Gemm {
       stride *= 2;
     }
     if constexpr (Traits::kByStages) state.advance_once(consumer, Traits::kStages);
+    if (Traits::kLoads > 0 && consumer == 0 && first < Work::count(params, storage)) {
+      if (threadIdx.x % kWarpGroup == 0) {
+        barrier_wait(storage.full(0), 0);
+        barrier_arrive(storage.begun());
+      }
+      __syncwarp();
+    }
     uint32_t phase = 0;
     for (int number = first; number < Work::count(params, storage); number += stride, phase ^= 1) {
       Work const work(params, storage, number, rank);

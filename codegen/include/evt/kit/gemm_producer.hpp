@@ -92,6 +92,8 @@ struct GemmProducer {
     int number = Work::first_number();
     if (number >= Work::count(params, storage)) return;
     Work work(params, storage, number, rank);
+    // C would delay the first stage, which all multiplications wait for.
+    if constexpr (Traits::kLoads > 0) barrier_wait(storage.begun(), 0);
     for (int i = 0; i < Traits::kBuffers; ++i) prepare(work, i, i);
     PipelineState state;
     while (true) {

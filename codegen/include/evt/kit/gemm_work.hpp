@@ -43,6 +43,8 @@ struct GemmStorage {
   CUTLASS_DEVICE uint32_t multiplied() const { return of_consumer(0, 2); }
   CUTLASS_DEVICE uint32_t exchanged(int consumer) const { return of_consumer(consumer, 3); }
   CUTLASS_DEVICE uint32_t copied() const { return of_consumer(1, 2); }
+  /// The barrier of a CTA's first stage: once it is there, C may be loaded.
+  CUTLASS_DEVICE uint32_t begun() const { return of_consumer(0, 4); }
   /// A buffer of a ring and its barriers: C is there, or D may be written; and D is there.
   CUTLASS_DEVICE uint32_t buffer(int ring, int index) const {
     return rings + ring * Traits::kRingBytes + index * Traits::kPartBytes;
