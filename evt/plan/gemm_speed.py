@@ -86,7 +86,7 @@ _SPEEDS = {
     Tile(152, 2, True): Speed(0.354, 1.44),
     Tile(152, 2, False): Speed(0.748, 2.36),
     Tile(160, 2, False): Speed(0.789, 2.28),
-    Tile(160, 2, False, (2, 1, 1)): Speed(0.78, 2.4),
+    Tile(160, 2, False, (2, 1, 1)): Speed(0.78, 3.2),
     Tile(56, 1, False): Speed(0.152, 0.97),
     Tile(80, 1, False): Speed(0.196, 1.35),
     Tile(80, 1, False, (2, 2, 1)): Speed(0.24, 1.6),

@@ -197,9 +197,9 @@ struct Gemm {
       stride *= 2;
     }
     if constexpr (Traits::kByStages) state.advance_once(consumer, Traits::kStages);
-    if (Traits::kLoads > 0 && consumer == 0 && first < Work::count(params, storage)) {
-      if (threadIdx.x % kWarpGroup == 0) {
-        barrier_wait(storage.full(0), 0);
+    if constexpr (Traits::kLoadsLate) {
+      if (consumer == 0 && threadIdx.x % kWarpGroup == 0 && first < Work::count(params, storage)) {
+        barrier_wait(storage.full(0), 0);  // this consumer releases the stage later: its phase stays
         barrier_arrive(storage.begun());
       }
       __syncwarp();

@@ -79,9 +79,9 @@ struct GemmProducer {
     auto const part_of = [](int use) { return use < Traits::kKept ? Traits::kParts - Traits::kKept + use : use - Traits::kKept; };
     auto const prepare = [&](Work const& work, int use, int index) {
       uint32_t const ready = storage.ready(ring, index);
-      int const part = part_of(use);
       if (Traits::kLoads > 0 && use < Traits::kParts) {
         constexpr int kRowBytes = Traits::kBlockColumns * Staged::loaded_bytes();
+        int const part = part_of(use);
         arrive_and_expect_tx(ready, rows_of(part) * kRowBytes);
         load_boxes(IndicesTo<Traits::kLoads>{}, params, storage.buffer(ring, index), ready, rows_of(part),
                    column_of(work, part), row_of(work, part), work.group);
@@ -92,8 +92,7 @@ struct GemmProducer {
     int number = Work::first_number();
     if (number >= Work::count(params, storage)) return;
     Work work(params, storage, number, rank);
-    // C would delay the first stage, which all multiplications wait for.
-    if constexpr (Traits::kLoads > 0) barrier_wait(storage.begun(), 0);
+    if constexpr (Traits::kLoadsLate) barrier_wait(storage.begun(), 0);
     for (int i = 0; i < Traits::kBuffers; ++i) prepare(work, i, i);
     PipelineState state;
     while (true) {

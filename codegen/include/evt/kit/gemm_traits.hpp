@@ -27,7 +27,7 @@ inline constexpr int kMaxRowBytes = 128;
 inline constexpr int kAlignmentOfSums = 16;
 /// The most bytes of a part of the epilogue's matrices for pingpong consumers. Cooperating ones have half each.
 inline constexpr int kMostPartBytes = 8192;
-/// The most accumulators and words of C that a thread keeps.
+/// The most words of a thread for accumulators and for parts of C that it keeps.
 inline constexpr int kMostKeptWords = 160;
 /// The most rows of a tile that warps multiply by themselves, and the shared memory of their CTAs.
 inline constexpr int kFewRows = 16, kFewSharedBytes = 115712;
@@ -211,12 +211,14 @@ struct GemmTraits {
       (kFreeBytes - kStages * (kStageBytes + Scaled::kBytes)) / std::max(kRings * kPartBytes, 1);
   static constexpr int kBuffers = kLoads > 0 ? std::min(kParts, kFitting) : kFewBuffers;  // of a ring
   static constexpr int kRingBytes = kBuffers * kPartBytes;
-  // Parts of C that a consumer keeps in registers from the middle of its multiplication on, in the words of a part's steps:
-  // the last ones of a tile, whose buffers are needed before.
+  // A single loaded matrix waits for a CTA's first stage, which it would delay.
+  static constexpr bool kLoadsLate = kLoads == 1;
+  // Cooperating consumers have no buffers for all parts of C. They keep the last ones in registers from the middle of a
+  // tile's multiplications on. The words of a part's steps:
   static constexpr int kPartWords = ceil_div(kPartRows, kStepPixels) * Staged::kLoadedWords;
-  static constexpr bool kMayKeep = kLoads > 0 && !kPromotes && !kPingpong && !kByRows && !kPaired && kSplits == 1 &&
+  static constexpr bool kMayKeep = kLoads == 1 && !kPromotes && !kPingpong && !kByRows && !kPaired && kSplits == 1 &&
                                    !Conversion::kConverts && kLastRows == kPartRows;
-  static constexpr int kMostKept = std::max((kMostKeptWords - kBlocks * kSums) / std::max(kPartWords, 1), 0);
+  static constexpr int kMostKept = std::max((kMostKeptWords - kBlocks * kSums) / kPartWords, 0);
   static constexpr int kKept = kMayKeep ? std::min(kParts - kBuffers, kMostKept) : 0;
   // Partial sums of CTAs have their own memory if it is free. Else they take that of the stages, once all have multiplied.
   static constexpr bool kSumsBeside =

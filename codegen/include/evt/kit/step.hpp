@@ -51,7 +51,8 @@ struct EpilogueStep {
   uint32_t loaded[Staged::kLoadedWords], stored[Staged::kStoredWords];
   uint32_t first[std::max(Staged::kStores, 1)];  // of two elements that are stored in a word
 
-  /// `rows` gives the matrix rows of successive steps. `step` is the step of the buffer's rows.
+  /// `rows` gives the matrix rows of successive steps. `step` is the step of the buffer's rows, or of the words that a
+  /// thread has kept.
   template <class Rows>
   CUTLASS_DEVICE void load(Epilogue const& epilogue, Rows& rows, Lane const& lane, int step, bool is_whole,
                            uint32_t const* kept = nullptr) {
@@ -67,11 +68,12 @@ struct EpilogueStep {
     }
   }
 
-  /// Keep the words of the steps of a part.
-  CUTLASS_DEVICE static void keep(Lane const& lane, uint32_t (&words)[Traits::kPartWords]) {
+  /// Load the words of whole steps.
+  template <int Words>
+  CUTLASS_DEVICE static void keep(Lane const& lane, uint32_t (&words)[Words]) {
     EpilogueStep step;
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < Traits::kPartWords / Staged::kLoadedWords; ++i) {
+    for (int i = 0; i < Words / Staged::kLoadedWords; ++i) {
       step.load_all(IndicesTo<Staged::kLoads>{}, lane, i, true);
       CUTLASS_PRAGMA_UNROLL
       for (int j = 0; j < Staged::kLoadedWords; ++j) words[i * Staged::kLoadedWords + j] = step.loaded[j];
@@ -203,7 +205,7 @@ struct EpilogueStep {
 };
 
 /// Compute the epilogue of Pixels rows of a block. A step's elements are loaded while the Ahead ones before it are
-/// computed. `strip`: the warp's 16 columns.
+/// computed. `strip`: the warp's 16 columns. `kept`: the words of loaded matrices, or null if the buffer has them.
 template <class Traits, int Pixels, int Ahead = 1, class Rows>
 CUTLASS_DEVICE void complete(typename Traits::Epilogue& epilogue, Rows rows,
                              typename Traits::Accumulator const* accumulators, uint32_t buffer, int half = 0,
