@@ -106,8 +106,10 @@ _OFFERED = (
     Tile(96, 1, False, (2, 1, 4)),
     Tile(80, 1, False, (2, 2, 1)),
     Tile(64, 1, False, (1, 1, 4)),
-    Tile(32, 1, False, (1, 1, 4), by_stages=True),
+    *(Tile(rows, 1, False, (1, 1, 4), by_stages=True) for rows in (32, 8)),
+    Tile(16, 1, False, (1, 1, 2), by_stages=True),
     Tile(16, 1, False, (1, 1, 8), by_stages=True),
+    Tile(16, 2, True, row_bytes=DEEP_ROW_BYTES),
     *(Tile(rows, 1, True) for rows in (120, 88, 72, 64, 32, 16)),
     Tile(16, 1, False, (1, 1, 4)),
     Tile(200, 1, False),
@@ -173,8 +175,10 @@ _PAIRED = (
     Tile(168, 2, True),
     Tile(128, 2, False),
     *(Tile(rows, 2, True) for rows in (64, 48, 32, 16)),
+    Tile(16, 2, True, row_bytes=DEEP_ROW_BYTES),
     *(Tile(rows, 2, False, (1, 1, 4)) for rows in (64, 32, 16)),
-    *(Tile(rows, 2, False, (1, 1, 4), by_stages=True) for rows in (48, 32, 16)),
+    *(Tile(rows, 2, False, (1, 1, 4), by_stages=True) for rows in (48, 32, 16, 8)),
+    Tile(8, 2, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True),
 )
 _PAIRED_PROMOTED = (Tile(96, 2, False), Tile(64, 2, False), Tile(32, 2, False), Tile(16, 2, False))
 #: Tall tiles of pairs for factors of rows are by rows: a thread reads two factors a stage, not one for each two sums.

@@ -117,6 +117,8 @@ _SPEEDS = {
     Tile(16, 1, False, (1, 1, 4)): Speed(0.178, 1.46),
     Tile(16, 1, False, (1, 1, 8), by_stages=True): Speed(0.243, 2.25),
     Tile(16, 1, True): Speed(0.085, 0.65),
+    Tile(16, 2, True, row_bytes=DEEP_ROW_BYTES): Speed(0.105, 0.6),
+    Tile(8, 1, False, (1, 1, 4), by_stages=True): Speed(0.27, 0.6),
     Tile(128, 8, False, by_rows=True): Speed(0.338, 1.2),
     Tile(128, 9, False, by_rows=True): Speed(0.423, 1.65),
     Tile(128, 10, False, by_rows=True): Speed(0.456, 1.5),
@@ -140,6 +142,9 @@ _OF_PAIRS = {
     Tile(48, 2, False, (1, 1, 4), by_stages=True): Speed(0.7, 1.6),
     Tile(32, 2, False, (1, 1, 4), by_stages=True): Speed(0.403, 2.17),
     Tile(16, 2, False, (1, 1, 4), by_stages=True): Speed(0.149, 3.66),
+    Tile(8, 2, False, (1, 1, 4), by_stages=True): Speed(0.145, 3.1),
+    Tile(8, 2, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.16, 2.6),
+    Tile(16, 2, True): Speed(0.108, 0.66),
 }
 #: Tiles of a packed B, fitted to 78 products of 17 to 512 rows on an H200, 2026-11-29.
 _OF_PACKED = {
@@ -185,6 +190,9 @@ _SHARED_STAGE, _SHARED_REST, _SECOND_EIGHT = 1.88, 0.79, 1.17
 _ALONE = 1.4
 #: Microseconds of a launch, with the first bytes from memory.
 LAUNCH = 6.1
+#: Microseconds of each further CTA of an SM that splits k: it loads its first stages while no other one multiplies.
+#: Fitted to 62 kernels of 6 products of 1 and 16 rows on an H200, 2026-11-30.
+_REFILL = 1.5
 #: Microseconds of a kernel that copies operands, besides their traffic.
 COPY = 2.5
 #: Microseconds that a thread takes to store an element, and to load one: with at most 128 accumulators, and with more,
@@ -298,6 +306,24 @@ def traffic(size: Size) -> float:
     relative = _WITHIN_LINES if size.row_bytes % MAX_ROW_BYTES else 1.0
     read = (size.rows + columns) * size.row_bytes * relative + elements * max(0.0, size.traffic - size.written)
     return traffic_of(read * size.batches, elements * size.written * size.batches)
+
+
+def refills(tile: Tile, size: Size) -> float:
+    """Return the microseconds in which pipelines fill anew: CTAs that split k have one tile."""
+    if tile.cluster[2] == 1 or _is_converted(size):
+        return 0.0
+    return _REFILL * (math.ceil(waves(tile, size)) - 1)
+
+
+def memory_rate(tile: Tile, size: Size) -> float:
+    """Return the rate of memory traffic relative to a kernel on all SMs: large clusters leave some idle."""
+    if _is_converted(size):
+        return 1.0
+    return in_clusters(size.multiprocessors, math.prod(tile.cluster)) / size.multiprocessors
+
+
+def _is_converted(size: Size) -> bool:
+    return size.packed or size.least > 0 or size.added > 0 or size.warps > 0
 
 
 def waves(tile: Tile, size: Size) -> float:

@@ -144,19 +144,19 @@ def duration(plan: Plan, sizes: Mapping[str, int], card: Card | int) -> Duration
     """Return the duration of a kernel on a card; a number as ``card`` is as for :func:`fastest`."""
     card = card if isinstance(card, Card) else card_of("", plan.target.name, card)
     start_factor, work_factor = card.fit.factors(kind_of(plan))
+    memory = traffic(plan, sizes) / card.bytes_per_us
     if isinstance(plan.mainloop, OwnProduct):
-        work = gemm_speed.work(
-            *_product(plan, sizes, card.multiprocessors), card.bytes_per_us, _evaluated(plan), _clock(card)
-        )
+        tile, size = _product(plan, sizes, card.multiprocessors)
         count = _launches(plan.mainloop, sizes)
-        start, work = count * gemm_speed.LAUNCH, count * work
+        start = count * (gemm_speed.LAUNCH + gemm_speed.refills(tile, size))
+        work = count * gemm_speed.work(tile, size, card.bytes_per_us, _evaluated(plan), _clock(card))
+        memory /= gemm_speed.memory_rate(tile, size)
     elif isinstance(plan.mainloop, gemv.Gemv):
         row_bytes = sizes["k"] * plan.operand_bits // 8
         start, work = gemv.start_and_work(plan.mainloop.tile, sizes["m"], sizes["n"], row_bytes, card.multiprocessors)
     else:
         start, work = _cycles(plan, sizes, card.multiprocessors)
         start, work = start / card.ghz / 1e3, card.microseconds(work * (A_CYCLE / rate(plan, card)))
-    memory = traffic(plan, sizes) / card.bytes_per_us
     return Duration(start * start_factor + _copying(plan, sizes, card), work * work_factor, memory)
 
 
