@@ -70,6 +70,7 @@ LOOPS = {
         "in w: f32[m, n], r: f32[m, n], x: bf16[m, n]; out D: bf16[m, n], W: f32[m, n], R: f32[m, n]\n"
         "R = 2*r + acc; W = w - R; D = W + x"
     ),
+    "residual": Loop("in x: bf16[m, n]; D = acc + x"),
     "residuals": Loop("in x: bf16[m, n], y: f32[m, n], z: bf16[m, n]; D = acc + x - y + z"),
     "gated": Loop("out D[m, n/2]; D = even(acc)*odd(acc)"),
     "e4m3": Loop("out D: bf16; D = acc", "e4m3", "e4m3"),
