@@ -288,7 +288,8 @@ def exchanged(tile: Tile) -> float:
 
 def microseconds(tile: Tile, size: Size, evaluated: float = 0.0) -> float:
     """Return the estimated time of a product on an H100 by a kernel with a tile: see :func:`work`."""
-    return LAUNCH + _norm(work(tile, size, _RATE, evaluated), traffic(size) / _RATE)
+    memory = traffic(size) / _RATE / memory_rate(tile, size)
+    return LAUNCH + refills(tile, size) + _norm(work(tile, size, _RATE, evaluated), memory)
 
 
 def library_microseconds(size: Size) -> float:
