@@ -22,6 +22,9 @@ The constants of 64, 80, 88 and 120 rows without splits, of (1, 2, 1) clusters o
 (2, 1, 2) clusters are corrected on an H200, 2026-11-29, by 68 products of few tiles. Another tile than before
 is chosen for 176 of 3,704 others: it takes 0.976 of the time in 54 products, at most 1.144. The constants of (2, 1, 2)
 were corrected then.
+The constants of 160 rows and 256 columns in clusters, of 168 rows, of pingpong clusters of 192 rows, and of bits are
+fitted on an H200, 2026-11-30, to 38 products of 1,024 rows or more. The constants of 8 rows and of deep stages without
+conversion are fitted to 6 products of 1 and 16 rows.
 The constants of tiles by rows, by stages, and of 16 rows without splits are fitted to products on an H100, 2026-11. The
 constants of a packed B and 64 rows that split k are fitted on an H200, 2026-11-28. Other deep stages of 64 to 128 rows
 that split k are fitted to 72 products in loops of launches on an H200, 2026-11-29. A tile by rows of 128 columns is
