@@ -120,7 +120,7 @@ _SPEEDS = {
     Tile(16, 1, False, (1, 1, 4)): Speed(0.178, 1.46),
     Tile(16, 1, False, (1, 1, 8), by_stages=True): Speed(0.243, 2.25),
     Tile(16, 1, True): Speed(0.085, 0.65),
-    Tile(16, 2, True, row_bytes=DEEP_ROW_BYTES): Speed(0.105, 0.6),
+    Tile(16, 2, True, row_bytes=DEEP_ROW_BYTES): Speed(0.098, 0.95),
     Tile(8, 1, False, (1, 1, 4), by_stages=True): Speed(0.27, 0.6),
     Tile(128, 8, False, by_rows=True): Speed(0.338, 1.2),
     Tile(128, 9, False, by_rows=True): Speed(0.423, 1.65),
@@ -147,7 +147,8 @@ _OF_PAIRS = {
     Tile(16, 2, False, (1, 1, 4), by_stages=True): Speed(0.149, 3.66),
     Tile(8, 2, False, (1, 1, 4), by_stages=True): Speed(0.145, 3.1),
     Tile(8, 2, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.16, 2.6),
-    Tile(16, 2, True): Speed(0.108, 0.66),
+    Tile(16, 2, True): Speed(0.113, 0.12),
+    Tile(16, 2, True, row_bytes=DEEP_ROW_BYTES): Speed(0.098, 0.58),
 }
 #: Tiles of a packed B, fitted to 78 products of 17 to 512 rows on an H200, 2026-11-29.
 _OF_PACKED = {
@@ -253,7 +254,7 @@ class Size(NamedTuple):
     are the bytes of D of an element. ``batches`` have a product each. ``stage`` is the time of a stage relative to the
     measured one. A stage takes ``least`` microseconds at least, and ``added`` ones more. ``warps`` are the bits of B
     where warps multiply by themselves, else 0. ``packed``: B is packed. ``staged`` are the bytes of an element of
-    staged matrices, if some are loaded.
+    staged matrices, if some are loaded. ``paired``: D has a column for each pair of columns.
     """
 
     rows: int
@@ -271,6 +272,7 @@ class Size(NamedTuple):
     warps: int = 0
     packed: bool = False
     staged: int = 2
+    paired: bool = False
 
 
 def loaded(tile: Tile) -> float:
@@ -320,10 +322,14 @@ def refills(tile: Tile, size: Size) -> float:
 
 
 def memory_rate(tile: Tile, size: Size) -> float:
-    """Return the rate of memory traffic relative to a kernel on all SMs: large clusters leave some idle."""
+    """Return the rate of memory traffic relative to a kernel on all SMs that reads B once.
+
+    Large clusters leave some SMs idle. Several tiles of eight rows read B at different times.
+    """
     if _is_converted(size):
         return 1.0
-    return in_clusters(size.multiprocessors, math.prod(tile.cluster)) / size.multiprocessors
+    times = ceil_div(size.rows, tile.rows) if tile.rows == EIGHT else 1
+    return in_clusters(size.multiprocessors, math.prod(tile.cluster)) / size.multiprocessors / times
 
 
 def _is_converted(size: Size) -> bool:
@@ -373,8 +379,8 @@ def work(
     tiles, rounds = max(numbers), sum(ceil_div(number, at_a_time) for number in numbers) / 2
     if size.warps:
         return _ALONE + rounds * _work_of_warps(tile, size, tiles, evaluated) / clock
-    of_packed = _OF_PACKED.get(tile) if size.packed else None
-    speed = of_packed or _SPEEDS.get(tile) or _OF_PAIRS.get(tile) or _unmeasured(tile)
+    own = _OF_PACKED if size.packed else _OF_PAIRS if size.paired else _SPEEDS
+    speed = own.get(tile) or _SPEEDS.get(tile) or _unmeasured(tile)
     together = min(tiles, at_a_time)
     lines = tile.rows / across + tile.columns / down * size.column_bytes
     if size.row_bytes % MAX_ROW_BYTES:

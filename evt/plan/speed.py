@@ -402,6 +402,7 @@ def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tupl
         warps,
         packed,
         staged,
+        plan.mainloop.pairs > 0,
     )
 
 

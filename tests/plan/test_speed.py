@@ -48,7 +48,7 @@ OWN_PRODUCTS = {
     (4096, 4096, 4096): "own_cooperative_256x128x64_1x2",
     (8192, 6144, 4096): "own_pingpong_128x192x64",
     (2048, 7168, 8192): "own_pingpong_152x128x64",
-    (8192, 3072, 768): "own_pingpong_128x192x64",
+    (8192, 3072, 768): "own_pingpong_192x128x64_1x2",
     (4096, 3072, 768): "own_pingpong_152x128x64",
     (2048, 768, 3072): "own_cooperative_96x128x64",
     (3152, 1024, 4096): "own_cooperative_200x128x64",
@@ -59,7 +59,7 @@ OWN_PRODUCTS = {
     (64, 1280, 8192): "own_cooperative_64x128x64_1x1x4",
     (128, 4096, 4096): "own_pingpong_64x64x64",
     (256, 768, 3072): "own_cooperative_64x128x64_1x1x4",
-    (16, 4096, 14336): "own_pingpong_16x64x64",
+    (16, 4096, 14336): "own_stages_16x64x64_1x1x2",
 }
 
 
