@@ -132,8 +132,12 @@ KEPT = ("256x128x64_1x2", "256x128x64_2x1", "128x256x64", "160x256x64_2x1", "176
 @pytest.mark.parametrize("tile", [*(f"own_cooperative_{each}" for each in KEPT), "own_pingpong_192x128x64_1x2"])
 def test_several_tiles_of_a_cta(tile: str, dtype: str) -> None:
     """C of the next tile is loaded while D of the tile before is stored."""
-    case = Case((("x0", dtype),), (), (("y0", "bf16"),), "bf16", f"in x0: {dtype}[m, n]; out y0: bf16[m, n]; y0 = acc + x0")
-    op = with_config(evt.Program(Source(f"gemm(A: bf16[m, k], B: bf16[k, n]); {case.text}"), "gemm", route="gemm-own-3x"), tile)
+    case = Case(
+        (("x0", dtype),), (), (("y0", "bf16"),), "bf16", f"in x0: {dtype}[m, n]; out y0: bf16[m, n]; y0 = acc + x0"
+    )
+    op = with_config(
+        evt.Program(Source(f"gemm(A: bf16[m, k], B: bf16[k, n]); {case.text}"), "gemm", route="gemm-own-3x"), tile
+    )
     for size in ((3152, 4112, 64), (3000, 4112, 72), (6304, 2064, 328)):
         check(case, op, size, 0)
 

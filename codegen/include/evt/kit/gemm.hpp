@@ -29,6 +29,9 @@
 // Factors of A and B that are constant over blocks of k multiply the sums of a stage when these are promoted. Warp 3
 // loads them, stages ahead.
 //
+// The buffers load C of the next tile while D of a tile is stored. A single loaded matrix waits for the first stage of a
+// CTA, which it would delay. Cooperating consumers keep C of their last parts in registers from the middle of a tile on.
+//
 // Pairs of columns: one block has the first columns of 64 pairs, the other block the second ones. So a thread has both
 // columns of a pair, and D has a block of 64 columns for both.
 //
