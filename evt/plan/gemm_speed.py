@@ -324,11 +324,11 @@ def refills(tile: Tile, size: Size) -> float:
 def memory_rate(tile: Tile, size: Size) -> float:
     """Return the rate of memory traffic relative to a kernel on all SMs that reads B once.
 
-    Large clusters leave some SMs idle. Several tiles of eight rows read B at different times.
+    Large clusters leave some SMs idle. Several tiles of eight rows read B at two times, or more.
     """
     if _is_converted(size):
         return 1.0
-    times = ceil_div(size.rows, tile.rows) if tile.rows == EIGHT else 1
+    times = 2 if tile.rows == EIGHT < size.rows else 1
     return in_clusters(size.multiprocessors, math.prod(tile.cluster)) / size.multiprocessors / times
 
 
