@@ -203,7 +203,7 @@ COPY = 2.5
 #: which leave no registers to load ahead. Fitted with the copies to 26 products in 250 kernels on an H100, 2026-11.
 STORED, _LOADED, _LOADED_LATE, _MOST_EARLY_SUMS = 0.035, 0.05, 0.17, 128
 #: Microseconds of a thread for an instruction of an epilogue for an element, and for a bit that it stores.
-INSTRUCTION, BIT = 0.86e-3, 0.014
+INSTRUCTION, BIT = 0.86e-3, 0.015
 #: Microseconds of a thread for a bit that it loads: of cooperating consumers, and of pingpong ones. Fitted to 11 1x1
 #: data gradients on an H200, 2026-11-29.
 LOADED_BIT, LOADED_BIT_PINGPONG = 5e-3, 1e-3
