@@ -144,8 +144,7 @@ EVT_HOST_DEVICE float sqrt(float x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
   bool const is_small = x < 0x1p-100f;
   float const scaled = is_small ? x * 0x1p64f : x;
-  float inverse;
-  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(scaled));
+  float const inverse = ::rsqrtf(scaled);  // assembly would hide that the roots of a column are equal
   float const near = scaled * inverse;
   float const found = __fmaf_rn(__fmaf_rn(-near, near, scaled), 0.5f * inverse, near);
   float const placed = is_small ? found * 0x1p-32f : found;
