@@ -53,3 +53,18 @@ def test_device_code(tmp_path: Path, arch: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("name", ["sqrt", "rsqrt", "exp", "tanh"])
+def test_equal_values_of_a_column_are_computed_once(tmp_path: Path, name: str) -> None:
+    """A batch norm's factors: the compiler merges the divisions of a column's elements if it sees that they are equal."""
+    body = f"""float value = x[threadIdx.x];
+        #pragma unroll
+        for (int row = 0; row < 16; ++row) y[row * n] = y[row * n] * evt::fn::rcp(evt::fn::{name}(value));"""
+    source = tmp_path / "column.cu"
+    code = f'extern "C" __global__ void column(float const* x, float* y, int n) {{ {body} }}'
+    source.write_text(f'#include "evt/functions.hpp"\n{code}\n', encoding="utf-8")
+    command = [str(find_toolchain().nvcc), "-std=c++17", "-arch=sm_90", "-ptx", f"-I{INCLUDE}", str(source)]
+    done = subprocess.run([*command, "-o", str(tmp_path / "column.ptx")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "column.ptx").read_text(encoding="utf-8").count("rcp.rn.f32") == 1
