@@ -57,7 +57,7 @@ def test_device_code(tmp_path: Path, arch: str) -> None:
 
 @pytest.mark.parametrize("name", ["sqrt", "rsqrt", "exp", "tanh"])
 def test_equal_values_of_a_column_are_computed_once(tmp_path: Path, name: str) -> None:
-    """A batch norm's factors: the compiler merges the divisions of a column's elements if it sees that they are equal."""
+    """A batch norm's factors: the compiler merges the divisions of a column if it sees that they are equal."""
     body = f"""float value = x[threadIdx.x];
         #pragma unroll
         for (int row = 0; row < 16; ++row) y[row * n] = y[row * n] * evt::fn::rcp(evt::fn::{name}(value));"""
