@@ -266,6 +266,7 @@ def test_what_is_promised_is_there() -> None:
 def test_changelog_knows_this_version() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.search(rf"^## \[?{re.escape(evt.__version__)}\]? - \d{{4}}-\d\d-\d\d$", text, re.MULTILINE)
+    assert [line for line in text.splitlines() if len(line) > 120] == []
 
 
 @pytest.mark.parametrize("seeds", [2, pytest.param(20, marks=pytest.mark.slow)])
