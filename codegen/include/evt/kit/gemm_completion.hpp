@@ -73,6 +73,7 @@ struct GemmCompletion {
     for (int i = 0; i < Traits::kKept; ++i) {
       barrier_wait(storage.ready(consumer, buffer.index), buffer.phase);
       EpilogueStep<Traits>::keep(typename EpilogueStep<Traits>::Lane(storage.buffer(consumer, buffer.index)), kept.words[i]);
+      fence_view_async_shared();  // else TMA overwrites words whose load is in flight: an arrival does not wait for it
       __syncwarp();
       if (threadIdx.x % 32 == 0) barrier_arrive(storage.written(consumer, buffer.index));
       buffer.advance_once(1, Traits::kBuffers);
