@@ -69,6 +69,17 @@ def is_constant(node: Node) -> bool:
     return node.op == "get_attr" or bool(node.meta.get(CONSTANT))
 
 
+def is_random(node: Node) -> bool:
+    """Return whether an operator draws numbers: dropout in evaluation, and attention without dropout, draw none."""
+    target = node.target
+    if not isinstance(target, OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    known = {each.name: each.default_value for each in target._schema.arguments if each.has_default_value()}
+    known |= dict(zip((each.name for each in target._schema.arguments), node.args, strict=False))
+    known |= node.kwargs
+    return known.get("train", True) is not False and known.get("dropout_p", 1.0) != 0.0
+
+
 class Arguments:
     """The arguments of a call by the names in the operator's schema, with defaults."""
 

@@ -175,7 +175,7 @@ class Dispatch:
         known = known or self._new(key, leaves, args, keywords)
         if isinstance(known, str):
             return known
-        if not known.fusion.regions:
+        if not known.fusion.regions and not known.joined:
             return "nothing of it is fused"
         watch = self._watch or watch
         if known.is_entangled(watch, leaves):

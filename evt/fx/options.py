@@ -46,7 +46,7 @@ def read_options(mode: str | None, options: Mapping[str, Any] | None) -> Options
     """Return the options that torch.compile got as ``mode`` and ``options``. Raise ArgumentError (E0602, E0607).
 
     ``evt.rule`` is one of :data:`RULES`; ``evt.tune=True`` and Inductor's max-autotune modes select "measure". With
-    "lossless" Inductor does not run: evt fuses regions without a different bit, and PyTorch runs the other operators.
+    "lossless" evt fuses regions without a different bit. Inductor compiles groups of elementwise operators alone.
     ``evt.devices`` are kinds of devices. ``evt.frozen=True`` promises that parameters do not change between the replays
     of a CUDA graph. All other options are Inductor's.
     """

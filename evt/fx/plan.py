@@ -15,10 +15,11 @@ from torch.utils import _pytree
 
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
-from evt.fx.aten import CONSTANT, base_name, is_constant, is_tensor
+from evt.fx.aten import CONSTANT, base_name, is_constant, is_random, is_tensor
 from evt.fx.build import is_eager
 from evt.fx.capture import Captured, capture
 from evt.fx.casts import without_autocast
+from evt.fx.elementwise import Joined, join, split_casts
 from evt.fx.expand import contract
 from evt.fx.fold import Folding, is_small
 from evt.fx.kernels import planned, program_text
@@ -56,7 +57,7 @@ class GraphPlan:
     at the places ``written``. ``unflatten`` makes the module's result from the graph's results. ``inputs`` are the
     leaves of the capture, with symbols for dynamic sizes. ``results`` describes the memory of the results,
     according to PyTorch's fake tensors, or to a call of the model if ``checked``. ``proven``: regions were compared on
-    the tensors of a call, not only of an example.
+    the tensors of a call, not only of an example. ``joined`` are the kernels of elementwise operators.
     """
 
     fusion: Fusion
@@ -70,6 +71,7 @@ class GraphPlan:
     results: tuple[ResultMemory | None, ...]
     checked: bool
     proven: bool = False
+    joined: tuple[Joined, ...] = ()
     _folded: tuple[object, tuple[torch.Tensor, ...]] = (None, ())
 
     def run(self, watch: Watch, leaves: Sequence[Any]) -> Any:
@@ -182,10 +184,16 @@ def plan(
     graph.lint()
     captured.module.recompile()
     written = tuple(placeholders.index(node) for node in captured.written)
+    fold, joined = folding.finish(captured.module), tuple[Joined, ...]()
+    if comparison is not None and comparison.of_capture.holds:
+        with torch.no_grad(), without_autocast():
+            constants = fold.forward(*[watch.tensors[place] for _, place in folded])
+        with _undone([comparison.inputs[place] for place in written], watch):
+            joined = join(captured.module, [*comparison.inputs, *constants])
     return GraphPlan(
         fusion,
         captured.module,
-        folding.finish(captured.module),
+        fold,
         tensors,
         tuple(place for _, place in folded),
         _unflatten(captured.structure),
@@ -194,20 +202,10 @@ def plan(
         captured.results if results is None else results,
         results is not None
         or dynamic_shapes is not None
-        or any(map(_is_random, graph.nodes))
+        or any(map(is_random, graph.nodes))
         or any(map(_depends_on_data, captured.results)),
+        joined=joined,
     )
-
-
-def _is_random(node: Node) -> bool:
-    """Return whether an operator draws numbers: dropout in evaluation, and attention without dropout, draw none."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
-        return False
-    known = {each.name: each.default_value for each in target._schema.arguments if each.has_default_value()}
-    known |= dict(zip((each.name for each in target._schema.arguments), node.args, strict=False))
-    known |= node.kwargs
-    return known.get("train", True) is not False and known.get("dropout_p", 1.0) != 0.0
 
 
 def _depends_on_data(result: ResultMemory | None) -> bool:
@@ -308,6 +306,7 @@ def _proven(
     """Return the outcomes whose regions have eager's bits; products take the operators that a refused region frees."""
     known = {node: before[node.name] for node in graph.nodes if node.name in before}
     leave_inexact(graph)
+    split_casts(graph)
     reasons = {node: SkipReason(node, one.reason.code, one.reason.reason) for node, one in known.items() if one.reason}
     left, proofs = {**left, **reasons}, dict[tuple[Node, str], Proof]()
     possible = {node: one.possible for node, one in known.items()}

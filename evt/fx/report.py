@@ -31,13 +31,15 @@ class Report:
     """The products of all graphs of a model, in the order of compilation; prints as a table.
 
     ``target`` is the target of the report, ``calls`` counts how calls ran, of a fused module or with
-    rule="lossless". ``captured`` says that the report describes a graph, which may be without products.
+    rule="lossless". ``captured`` says that the report describes a graph, which may be without products. ``joined``
+    counts elementwise operators that Inductor computes in fewer kernels.
     """
 
     rows: tuple[ProductReport, ...]
     target: str = ""
     calls: str = ""
     captured: bool = False
+    joined: str = ""
 
     @property
     def fused(self) -> tuple[ProductReport, ...]:
@@ -52,6 +54,7 @@ class Report:
         elsewhere = all(row.reason.startswith("E1016") for row in self.rows)
         lines += [_ELSEWHERE] if elsewhere else []
         lines += [f"calls: {self.calls}"] if self.calls else []
+        lines += [self.joined] if self.joined else []
         width = max(len(row.node) for row in self.rows)
         for graph, found in groupby(self.rows, lambda row: row.graph):
             rows = tuple(found)
@@ -145,10 +148,12 @@ def report(
     dispatch = dispatch_of(model)
     if dispatch is not None and not target:
         known = fusion(model, inputs)
-        plans = [each.fusion for each in dispatch.plans.values() if not isinstance(each, str)]
-        found = {id(each): each for each in ([known] if inputs is not None else [*plans, known])}
+        unique = {id(each): each for each in dispatch.plans.values() if not isinstance(each, str)}
+        plans = [each for each in unique.values() if inputs is None or each.fusion is known]
+        found = {id(each): each for each in [*[each.fusion for each in plans], known]}
         rows = tuple(row for each in found.values() for row in rows_of(each.outcomes))
-        return Report(rows, calls=_told(dispatch.answers), captured=True)
+        joined = [each.count for every in plans for each in every.joined]
+        return Report(rows, calls=_told(dispatch.answers), captured=True, joined=_joined(joined))
     options, original = options_of(model), getattr(model, "_orig_mod", model) if dispatch is None else dispatch.model
     if options is not None and options.rule == LOSSLESS and inputs is not None and not target:
         return Report(rows_of(fusion(fuse(original, inputs, rule=LOSSLESS)).outcomes), captured=True)
@@ -175,6 +180,11 @@ def _code_of(function: Any) -> CodeType | None:
 def _recorded(records: Sequence[Record]) -> Report:
     answers = sum((Counter(record.answers) for record in records), Counter[str]())
     return Report(tuple(row for record in records for row in record.rows), calls=_told(answers))
+
+
+def _joined(counts: Sequence[int]) -> str:
+    """Return the number of elementwise operators in kernels of Inductor's as text."""
+    return f"{sum(counts)} elementwise operators in {len(counts)} kernel{'s' * (len(counts) != 1)}" if counts else ""
 
 
 def _told(answers: Mapping[str, int]) -> str:

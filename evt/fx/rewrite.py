@@ -89,7 +89,7 @@ def rewrite(graph: Graph, fused: Sequence[RegionProgram], caller: CallWriter = R
         _replace(graph, each, now, images, caller)
         if not caller.strided:
             moved.update(_moved(each, now))
-    _sort(graph)
+    sort(graph)
     graph.eliminate_dead_code()
     keep_shown(graph, moved)
     if fused:
@@ -223,7 +223,7 @@ def _arranged(graph: Graph, node: Node, how: Arrangement) -> Node:
     return shaped(graph, node, how.merged)
 
 
-def _sort(graph: Graph) -> None:
+def sort(graph: Graph) -> None:
     """Sort the nodes topologically, with few changes of their order."""
     placed: set[Node] = set()
     anchor = graph._root

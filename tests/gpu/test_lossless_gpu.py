@@ -126,6 +126,48 @@ def test_images(make, dtype) -> None:
         assert "copy_strided" not in plan.graph.code  # results lie as PyTorch's, channels last
 
 
+class Rotated(torch.nn.Module):
+    """A norm in f32 and rotary embeddings, as in Llama."""
+
+    angles: torch.Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.rand(size))
+        self.layer = torch.nn.Linear(size, size, bias=False)
+        self.register_buffer("angles", torch.rand(1, 64, 1, 32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        heads = self.layer(self.weight * wide.to(x.dtype)).unflatten(-1, (-1, 64))
+        cos, sin = (torch.cat([each, each], -1) for each in (self.angles.cos(), self.angles.sin()))
+        turned = torch.cat([-heads[..., 32:], heads[..., :32]], -1)
+        return (heads * cos + turned * sin).transpose(1, 2).contiguous()
+
+
+@pytest.mark.parametrize("make", [fused, compiled])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_elementwise_operators(make, dtype) -> None:
+    """Groups of elementwise operators have eager's bits, also in a CUDA graph."""
+    module = Rotated(1024).to("cuda", dtype).eval()
+    x = torch.zeros(8, 64, 1024, device="cuda", dtype=dtype)
+    made = make(module, x)
+    with torch.no_grad():
+        for scale in (1e-4, 1e-2, 1.0, 30.0) * 5:
+            x.copy_(torch.randn_like(x) * scale)
+            assert torch.equal(made(x), module(x))
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = made(x)
+        x.copy_(torch.randn_like(x))
+        graph.replay()
+        assert torch.equal(y, module(x))
+    if make is fused:
+        assert all(each.joined for each in dispatch_of(made).plans.values())
+
+
 def test_some_region_is_kept() -> None:
     """The own kernel sums as cuBLAS does where cuBLAS does not split k (measured on an H100, 2026-11)."""
     layer = torch.nn.Linear(768, 3072).to("cuda", torch.bfloat16)
