@@ -21,7 +21,7 @@ from evt.plan.epilogue.values import Number, ResultShape
 from evt.plan.epilogue.writes import MaskStore, Reduction
 from evt.plan.gemv import Gemv
 from evt.plan.geometry.halo import STEP_PIXELS
-from evt.plan.joined import joins_bits, loads_bits
+from evt.plan.joined import joins_bits, loads_bits, mask_of
 from evt.plan.moved import further
 from evt.plan.plan import DepthwiseConvolution, FilterGradient, HaloConvolution, Mainloop, OwnProduct
 from evt.plan.transposed import is_transposed, transpose
@@ -99,6 +99,7 @@ class _Passes:
             packed=isinstance(plan.mainloop, OwnProduct),
         )
         self.loads, self.stores = further(plan)
+        self.mask = mask_of(plan)
         self.parts: dict[str, NodeText] = {}
         self.passes = [_Pass()]
         self.values: list[_Value] = []  # of each step
@@ -134,6 +135,7 @@ class _Passes:
                 ends_parts=isinstance(step, MaskStore) and joins_bits(self.plan),
                 follows=isinstance(step, ColumnBroadcast) and isinstance(self.plan.mainloop, OwnProduct),
                 begins_tiles=isinstance(step, MaskLoad) and loads_bits(self.plan),
+                masks_words=step is self.mask,
             )
         if step.passes:
             self.values.append(self.values[step.operands[0]])
@@ -162,6 +164,8 @@ class _Passes:
             return _Value(type_, f"source.template further<{self.loads.index(step)}>(i)")
         if step.operands:
             return self.named(type_, f"{step.name}.get(i, places, {self.given(step)})", step)
+        if step is self.mask:  # which the kernel applies to words of D
+            return _Value(type_, "true")
         fetched = f", fetched.{step.name}" if step.fetches else ""
         return _Value(type_, f"{step.name}.get(i, places{fetched})")
 

@@ -48,7 +48,8 @@ class NodeText:
     Own kernels: ``fetched`` elements are loaded ahead of their use; ``finished`` objects act at the end of a tile,
     and also at the end of a step if they have a result for each row (``keeps_rows``); blocks of columns share the rows'
     values of objects that ``follows`` marks. Objects that ``ends_parts`` marks act at the end of a part of the rows.
-    Objects that ``begins_tiles`` marks load values before a consumer multiplies.
+    Objects that ``begins_tiles`` marks load values before a consumer multiplies. An object that ``masks_words`` marks
+    masks the words of D.
     """
 
     name: str
@@ -62,6 +63,7 @@ class NodeText:
     ends_parts: bool = False
     follows: bool = False
     begins_tiles: bool = False
+    masks_words: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,16 @@
-"""Packed bits in shared memory: ``joins_bits(plan)`` before a store, ``loads_bits(plan)`` after a load."""
+"""Packed bits in shared memory: ``joins_bits(plan)`` before a store, ``loads_bits(plan)`` after a load.
+
+``mask_of(plan)`` is the mask that the kernel applies to pairs of rounded elements of D.
+"""
 
 from __future__ import annotations
 
+import math
+
+from evt.plan.epilogue.computes import Apply
 from evt.plan.epilogue.loads import MaskLoad
-from evt.plan.epilogue.writes import MaskStore
+from evt.plan.epilogue.regions import Call, Constant
+from evt.plan.epilogue.writes import AuxStore, MaskStore
 from evt.plan.plan import HaloConvolution, OwnProduct, Plan
 
 
@@ -22,6 +29,29 @@ def loads_bits(plan: Plan) -> bool:
     consumer enters when its warps have read the words of the tile before.
     """
     return (_has_blocks(plan) or _has_tiles(plan)) and sum(isinstance(step, MaskLoad) for step in plan.steps) == 1
+
+
+def mask_of(plan: Plan) -> MaskLoad | None:
+    """Return the mask if D is the one output, and 0 where the mask's bits are not set; else None.
+
+    Rounding keeps zeros. So a word of two rounded elements of D can be masked, instead of both elements before.
+    """
+    if not loads_bits(plan) or plan.destination is None or plan.destination.dtype.bits != 16:
+        return None
+    *others, store = plan.steps
+    if not isinstance(store, AuxStore) or any(step.passes for step in others):
+        return None
+    root = plan.steps[store.operands[0]]
+    if not isinstance(root, Apply) or not isinstance(call := root.region.statements[-1], Call):
+        return None
+    if call.function != "where" or call.operands[0] not in root.region.parameters:
+        return None
+    other = call.operands[2]
+    if not isinstance(other, Constant) or other.value != 0 or math.copysign(1.0, other.value) < 0:
+        return None
+    index = root.operands[root.region.parameters.index(call.operands[0])]
+    mask, readers = plan.steps[index], [step for step in plan.steps if index in step.operands]
+    return mask if isinstance(mask, MaskLoad) and readers == [root] else None
 
 
 def _has_blocks(plan: Plan) -> bool:

@@ -90,8 +90,12 @@ struct EpilogueOfBits : Epilogue {
   template <int N, class Accumulator, class Loaded, class Store>
   void visit(Accumulator const& acc, Loaded const&, Store const& store, Fetched const& fetched,
              evt::fragment::Places const& places) {
-    for (int i = 0; i < N; ++i) store(i, mask.get(i, places, fetched.mask) ? acc(i) : 0.0f);
+    for (int i = 0; i < N; ++i) store(i, acc(i));
   }
+
+  static constexpr bool kMasksWords = true;
+  template <int N>
+  void mask_words(uint32_t* words, Fetched const& fetched) const { mask.template mask_words<N>(words, fetched.mask); }
 };
 
 /// Run all blocks; return whether there is a tile.

@@ -1,12 +1,13 @@
-"""Packed bits that the warps of a consumer join: the kernels whose parts of C or D end with a store of them."""
+"""Packed bits in shared memory: the kernels whose warps join bits before a store, or mask words of D."""
 
 from __future__ import annotations
 
 import pytest
 
 import evt
+from evt.emission import emit
 from evt.plan import survey
-from evt.plan.joined import joins_bits
+from evt.plan.joined import joins_bits, mask_of
 from evt.request import packed_problem
 
 MASK = "out D, mask: b1[m, n]; D = relu(acc + bias); mask = acc + bias > 0"
@@ -38,3 +39,33 @@ def test_masks_of_consumers_by_rows_and_of_other_kernels_are_not_joined() -> Non
     problem = packed_problem(evt.linear(MASK).request, "sm90", "bf16", "bf16", ((8, 65), (256, 65)))
     for plan in survey(problem, "gemv-own-3x").defaults:
         assert not joins_bits(plan)
+
+
+@pytest.mark.parametrize(
+    ("text", "masks"),
+    [
+        ("D = where(keep, acc, 0)", True),
+        ("D = where(keep, relu(2*acc + bias), 0)", True),
+        ("D = where(keep, where(keep, acc, 1), 0)", True),
+        ("D = where(keep, acc, 1)", False),
+        ("D = where(keep, 0, acc)", False),
+        ("D = where(keep, acc, -0.0)", False),
+        ("D = where(keep, acc, bias)", False),
+        ("D = where(!keep, acc, 0)", False),
+        ("D = 2*where(keep, acc, 0)", False),
+        ("out D: f32[m, n]; D = where(keep, acc, 0)", False),
+        ("out D, t: f32[n]; D = where(keep, acc, 0); t = sum[m](D)", False),
+        ("out D, E; D = where(keep, acc, 0); E = acc", False),
+        ("in other: b1[m, n]; D = where(keep, where(other, acc, 0), 0)", False),
+    ],
+)
+@pytest.mark.parametrize("operation", ["linear", "conv2d_dgrad"])
+def test_words_of_d_are_masked_if_it_is_zero_where_bits_are_not_set(text: str, masks: bool, operation: str) -> None:
+    op = getattr(evt, operation)(f"in keep: b1[m, n]; {text}", **({"stride": 2} if operation != "linear" else {}))
+    shapes = ((128, 64), (256, 64)) if operation == "linear" else ((4, 64, 9, 9), (64, 128, 3, 3))
+    problem = packed_problem(op.request, "sm90", "bf16", "bf16", shapes)
+    plans = survey(problem, "gemm-own-3x" if operation == "linear" else "conv-halo-3x").defaults
+    assert plans
+    for plan in plans:
+        assert (mask_of(plan) is not None) == masks
+        assert ("kMasksWords = true" in emit(plan)) == masks

@@ -131,6 +131,12 @@ struct LoadsBits : std::false_type {};
 template <class Epilogue>
 struct LoadsBits<Epilogue, std::void_t<decltype(Epilogue::kLoadsBits)>> : std::true_type {};
 
+/// Whether words of two elements of D are masked by packed bits of a tile.
+template <class Epilogue, class = void>
+struct MasksWords : std::false_type {};
+template <class Epilogue>
+struct MasksWords<Epilogue, std::void_t<decltype(Epilogue::kMasksWords)>> : std::true_type {};
+
 /// Whether D is the one output, and 0 wherever the product is 0.
 template <class Epilogue, class = void>
 struct KeepsZeros : std::false_type {};

@@ -528,6 +528,10 @@ struct Part {
   template <class PlaceOf>
   CUTLASS_DEVICE void begin_tile(PlaceOf const& place_of) { state.begin_tile(place_of); }
   CUTLASS_DEVICE auto& held() { return state.held; }
+  template <int Elements>
+  CUTLASS_DEVICE void mask_words(uint32_t* words, Fetched const& fetched) const {
+    state.template mask_words<Elements>(words, fetched);
+  }
   template <class PlaceOf>
   CUTLASS_DEVICE void keep_tile(PlaceOf const& place_of, uint32_t words, int consumer) {
     state.keep_tile(place_of, words, consumer);

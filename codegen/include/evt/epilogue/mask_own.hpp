@@ -2,7 +2,8 @@
 #define EVT_EPILOGUE_MASK_OWN_HPP
 
 // Packed bits in shared memory: the words of the rows of a consumer, each of a block of 64 columns. The warps of a
-// consumer of the GEMM kernel join the bits that they store. The threads of a consumer load a word of bits each.
+// consumer of the GEMM kernel join the bits that they store. The threads of a consumer load a word of bits each. If D is
+// 0 where bits are not set, words of two rounded elements are masked: selections of single elements wait for predicates.
 
 #include <cstdint>
 
@@ -64,10 +65,11 @@ struct TileMaskLoad {
     using Word = epilogue::Word<fragment::kWordBytes>;
     static_assert(Bits::kBytes == 2, "a strip has 2 bytes of a row");
     static constexpr int kThreads = 128, kHeld = (Lanes::kTileRows + kThreads - 1) / kThreads;
+    static constexpr int kPairBytes = 2 * fragment::kWordBytes;  // of two neighbouring rows, a word for each strip
 
-    /// The 2 bytes of the rows of a step.
+    /// The 2 bytes of the rows of a step: a word has two neighbouring rows.
     struct Fetched {
-      uint32_t words[fragment::kRows];
+      uint32_t words[fragment::kRows / 2];
     };
 
     uint64_t held[kHeld];  // the words of a thread's rows, if they are whole
@@ -96,23 +98,41 @@ struct TileMaskLoad {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < kHeld; ++i) {
         if (row_of(i) >= Lanes::kTileRows) continue;
-        uint32_t const halves[2] = {uint32_t(held[i]), uint32_t(held[i] >> 32)};
-        kit::store_shared(words + row_of(i) * fragment::kWordBytes, halves);
+        uint32_t const to = words + row_of(i) / 2 * kPairBytes + row_of(i) % 2 * 2;
+        CUTLASS_PRAGMA_UNROLL
+        for (int strip = 0; strip < Word::kBits / 16; ++strip) {
+          kit::store_shared_half(to + 4 * strip, uint32_t(held[i] >> 16 * strip));
+        }
       }
       kit::consumer_sync(consumer);
     }
 
     CUTLASS_DEVICE void fetch(Fetched& fetched, typename Lanes::Step const& step) const {
-      int const byte = this->lanes.first_of_strip() % Word::kBits / 8;
+      int const strip = this->lanes.first_of_strip() % Word::kBits / 16, even = Lanes::place_in_step(0);
+      uint32_t const from = kit::computed_here(step.loaded + even / 2 * kPairBytes + strip * 4);
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < fragment::kRows; ++i) {
-        int const row = step.number * Lanes::kStepRows + Lanes::place_in_step(i);
-        fetched.words[i] = kit::load_shared_half(step.loaded + row * fragment::kWordBytes + byte);
+      for (int i = 0; i < fragment::kRows / 2; ++i) {
+        int const pairs = (step.number * fragment::kRows / 2 + i) * Lanes::kRows;
+        fetched.words[i] = kit::load_shared_word(from + pairs * kPairBytes);
       }
     }
 
     CUTLASS_DEVICE auto visit(typename Lanes::At const& at, Fetched const& fetched) const {
-      return Bits::of_word(this->lanes, at, fetched.words[Lanes::row_number(at)]);
+      int const row = Lanes::row_number(at);
+      return Bits::of_word(this->lanes, at, fetched.words[row / 2] >> row % 2 * 16);
+    }
+
+    /// Mask the words of a step: of two rows of the lane's first column, and of the column 8 further, for each pair of rows.
+    template <int Elements>
+    CUTLASS_DEVICE void mask_words(uint32_t* words, Fetched const& fetched) const {
+      // The bits become the signs of bytes: of both columns of the first row, then of the second row.
+      int const shift = 7 - this->lanes.tile.first % 8;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Elements / 4; ++i) {
+        uint32_t const bits = fetched.words[i] << shift;
+        words[2 * i] &= kit::select_bytes(bits, bits, 0xaa88);
+        words[2 * i + 1] &= kit::select_bytes(bits, bits, 0xbb99);
+      }
     }
 
    private:

@@ -199,6 +199,19 @@ CUTLASS_DEVICE uint32_t subtract_two(element::bf16, uint32_t from, uint32_t two)
   return result;
 }
 
+/// Return a value that the compiler does not split into its terms. Constants that are added become offsets of loads.
+CUTLASS_DEVICE uint32_t computed_here(uint32_t value) {
+  asm("" : "+r"(value));
+  return value;
+}
+
+/// Return four of eight bytes, or 0 or 0xff by a byte's sign where the digit of the selector is 8 more.
+CUTLASS_DEVICE uint32_t select_bytes(uint32_t first, uint32_t second, uint32_t selector) {
+  uint32_t result;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(first), "r"(second), "r"(selector));
+  return result;
+}
+
 /// Return the bits of a word that are in a mask, with others set. The compiler takes two instructions for two constants.
 CUTLASS_DEVICE uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t others) {
   uint32_t result;

@@ -136,6 +136,9 @@ struct EpilogueStep {
   template <int Elements>
   CUTLASS_DEVICE void compute(Epilogue& epilogue, Accumulator const* sums) {
     epilogue.template visit<Elements>([&](int i) { return sums[i]; }, Loads{*this}, Stores{*this}, fetched, places);
+    if constexpr (fragment::MasksWords<Epilogue>::value) {
+      epilogue.template mask_words<Elements>(stored + Staged::template kWordsBefore<Staged::kLoads>, fetched);
+    }
   }
 
   CUTLASS_DEVICE void store(Lane const& lane, int step, bool is_whole) const {

@@ -268,6 +268,16 @@ inline uint32_t multiply_add_two(element::bf16, uint32_t x, uint32_t y, uint32_t
 }
 inline uint32_t multiply_add_two(element::f16, uint32_t, uint32_t, uint32_t) { std::abort(); }
 inline float multiply_here(float x, float y) { return x * y; }
+inline uint32_t computed_here(uint32_t value) { return value; }
+inline uint32_t select_bytes(uint32_t first, uint32_t second, uint32_t selector) {
+  uint64_t const bytes = uint64_t(second) << 32 | first;
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    uint32_t const digit = selector >> 4 * i & 15, byte = uint32_t(bytes >> 8 * (digit % 8)) & 0xff;
+    result |= (digit < 8 ? byte : byte >= 0x80 ? 0xff : 0) << 8 * i;
+  }
+  return result;
+}
 inline uint32_t inverted_or(uint32_t word, uint32_t mask, uint32_t others) { return (~word & mask) | others; }
 inline uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t others) { return (word & mask) | others; }
 inline void store_shared(uint32_t address, float2 two) { std::memcpy(host::at(address), &two, sizeof(two)); }
