@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -93,7 +94,7 @@ class Entry(click.Group):
         from evt.errors import EvtError, InternalError
 
         try:
-            with _visible(), _needs_torch(ctx):
+            with _visible(), _needs_torch(ctx), _needs_directory():
                 return super().invoke(ctx)
         except click.ClickException as error:
             if isinstance(error, click.UsageError) or not output.wants_json(ctx):
@@ -150,6 +151,19 @@ def _needs_torch(ctx: click.Context) -> Iterator[None]:
         if error.name != "torch":
             raise
         raise click.ClickException(f"evt {ctx.invoked_subcommand} needs PyTorch: pip install torch") from error
+
+
+@contextlib.contextmanager
+def _needs_directory() -> Iterator[None]:
+    """Turn a relative path in a working directory that was removed into an error for the user."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        try:
+            os.getcwd()
+        except OSError:
+            raise click.ClickException("the working directory does not exist") from error
+        raise
 
 
 def _report_bug(ctx: click.Context, error: Exception, diagnostics: tuple[Diagnostic, ...]) -> None:

@@ -121,6 +121,33 @@ def test_standard_output_is_closed() -> None:
     assert (done.returncode, done.stderr) == (1, b"Error: standard output is closed\n")
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("emit", FORMULA, "-o", "kernel.cu"),
+        ("emit", FORMULA, "-o", "kernel.cu", "--header", "kernel.h"),
+        ("graph", FORMULA, "-o", "graph.svg"),
+        ("build", FORMULA, "-o", "kernel.so"),
+        ("export", "--torch", "folder", "--arch", "sm90", "--name", "a_kernel", FORMULA),
+        ("export", "--cmake", "folder", "--arch", "sm90", "--name", "a_kernel", FORMULA),
+        ("cache", "export", "pack.zip"),
+        ("bench", FORMULA, "--json", "results.json"),
+        ("check", "program.evt"),
+        ("fmt", "program.evt"),
+    ],
+    ids=" ".join,
+)
+def test_the_working_directory_is_gone(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    result = run(*arguments)
+    assert result.exit_code in (1, 2), result.output
+    assert "bug" not in result.stderr
+
+
 # emit, as a process
 
 
