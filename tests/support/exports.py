@@ -20,8 +20,10 @@ SCALED = (
 
 
 def environment(**more: str) -> Mapping[str, str]:
-    """Return an environment in which the build finds nvcc, and Python no evt."""
-    return {**os.environ, "CUDACXX": str(find_nvcc().path), "PYTHONPATH": "", **more}
+    """Return an environment in which the build finds nvcc, and Python no evt; PYTHONPATH may have CUTLASS's headers."""
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    others = os.pathsep.join(each for each in folders if not Path(each, "evt").is_dir())
+    return {**os.environ, "CUDACXX": str(find_nvcc().path), "PYTHONPATH": others, **more}
 
 
 def run(*words: str | Path, **options: str) -> str:
