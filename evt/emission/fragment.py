@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from evt.emission.expressions import REGISTER, comment, fragment_element, literal
 from evt.emission.multiplication import multiplication
 from evt.emission.operations import Names, listed, members, operation
-from evt.emission.text import FragmentText, NodeText, PassText, StepText
+from evt.emission.text import ColumnText, FragmentText, NodeText, PassText, StepText
 from evt.ir.dtype import B1, I32, I64
 from evt.launch.members import has_part
 from evt.plan import Plan
-from evt.plan.epilogue.broadcasts import ColumnBroadcast, ScalarBroadcast
+from evt.plan.epilogue.broadcasts import ColumnBroadcast, Coordinate, PairBroadcast, RowBroadcast, ScalarBroadcast
 from evt.plan.epilogue.computes import Apply, BlockReduce, PlaceKeys
 from evt.plan.epilogue.loads import AccFetch, MaskLoad, SourceFetch
 from evt.plan.epilogue.step import Step
@@ -47,6 +47,8 @@ def fragment(plan: Plan) -> FragmentText:
         transposed=transposed,
         keeps_zeros=isinstance(plan.mainloop, HaloConvolution) and plan.mainloop.keeps_zeros,
         multiplication=None if isinstance(plan.mainloop, DepthwiseConvolution | Gemv) else multiplication(plan),
+        lanes=passes.lanes,
+        of_columns=tuple(passes.of_columns),
     )
 
 
@@ -77,12 +79,16 @@ class _Pass:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """The value of a step: its type, and the expression of element i. A ``name`` is a variable of pass ``made``."""
+    """The value of a step: its type, and the expression of element i. A ``name`` is a variable of pass ``made``.
+
+    ``of_column``: the elements of a column have one value.
+    """
 
     type: str
     text: str
     name: str = ""
     made: int = 0
+    of_column: bool = False
 
 
 class _Passes:
@@ -102,6 +108,7 @@ class _Passes:
         self.mask = mask_of(plan)
         self.parts: dict[str, NodeText] = {}
         self.passes = [_Pass()]
+        self.of_columns: list[ColumnText] = []
         self.values: list[_Value] = []  # of each step
 
     def part(self, operation: str, arguments: tuple[str, ...]) -> str:
@@ -154,11 +161,13 @@ class _Passes:
             case SourceFetch(dtype):
                 return _Value(REGISTER[dtype.compute], "source(i)")
             case ScalarBroadcast(Number(dtype, value)):
-                return _Value(REGISTER[dtype], literal(value, dtype))
+                return _Value(REGISTER[dtype], literal(value, dtype), of_column=True)
             case Step(exchanges=True):
                 return self.exchanged(step)
             case Apply(region):
-                return self.named(REGISTER[step.result], f"{region.name}::apply({self.given(step)})", step)
+                of_column = all(self.values[operand].of_column for operand in step.operands)
+                made = self.named_of_column if of_column else self.named
+                return made(REGISTER[step.result], f"{region.name}::apply({self.given(step)})", step)
         type_ = REGISTER[I64 if isinstance(step, PlaceKeys) else step.result]
         if step in self.loads:
             return _Value(type_, f"source.template further<{self.loads.index(step)}>(i)")
@@ -167,7 +176,7 @@ class _Passes:
         if step is self.mask:  # which the kernel applies to words of D
             return _Value(type_, "true")
         fetched = f", fetched.{step.name}" if step.fetches else ""
-        return _Value(type_, f"{step.name}.get(i, places{fetched})")
+        return _Value(type_, f"{step.name}.get(i, places{fetched})", of_column=_is_of_column(step))
 
     def given(self, step: Step) -> str:
         """Return the operands of a step."""
@@ -192,6 +201,13 @@ class _Passes:
         name = f"v{len(self.values)}"
         self.state(f"{type_} const {name} = {text};", step)
         return _Value(type_, name, name, len(self.passes) - 1)
+
+    def named_of_column(self, type_: str, text: str, step: Step) -> _Value:
+        """Return an element of a new array of the thread's columns, which ``compute_columns`` computes."""
+        name = f"c{len(self.values)}"
+        read = f"{name}[Lanes::column_of(i)]"
+        self.of_columns.append(ColumnText(type_, name, _statement(f"{read} = {text};", step)))
+        return _Value(type_, read, of_column=True)
 
     def exchanged(self, step: Step) -> _Value:
         """Return the result of an exchange, as an array that later passes read."""
@@ -219,6 +235,13 @@ class _Passes:
         for made in self.passes:
             kept = tuple((f"{name}_values", type_) for name, type_ in made.kept.items())
             yield PassText(tuple(made.exchanges), tuple(made.steps), kept)
+
+
+def _is_of_column(step: Step) -> bool:
+    """Return whether a step without operands has one value for the elements of a column of a tile."""
+    if isinstance(step, Coordinate):
+        return step.axis != "row"
+    return isinstance(step, ScalarBroadcast | RowBroadcast | PairBroadcast)
 
 
 def _statement(statement: str, step: Step) -> StepText:

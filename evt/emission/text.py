@@ -144,13 +144,23 @@ class PassText:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnText:
+    """An array of the values of a thread's columns, and the statement that computes the value of element i's column."""
+
+    type: str
+    name: str
+    step: StepText
+
+
+@dataclass(frozen=True, slots=True)
 class FragmentText:
     """The epilogue of an own kernel, and the instruction that makes its accumulator, if one does.
 
     ``source`` and ``destination`` are the elements of C and D, or ``void``; ``result`` is that of the last output.
     ``further`` are the elements of the other matrices that the kernel loads, and that it stores. ``places``: whether
     the ``passes`` ask for the rows of elements. ``transposed``: the columns of the operations are the matrix's rows.
-    ``keeps_zeros``: D is the one output, and 0 wherever the product is 0.
+    ``keeps_zeros``: D is the one output, and 0 wherever the product is 0. ``of_columns`` are the
+    values that a thread computes once for each of its columns, which are those of ``lanes``.
     """
 
     source: str
@@ -163,6 +173,8 @@ class FragmentText:
     transposed: bool
     keeps_zeros: bool
     multiplication: MultiplicationText | None
+    lanes: str
+    of_columns: tuple[ColumnText, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 
 #include "kit.hpp"
 
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <utility>
@@ -118,6 +119,7 @@ struct Epilogue {
   Odd odd;
   Loaded loaded;
   Stored stored;
+  float of_column = NAN;  // 0 once `compute_columns` was called
 
   Epilogue(Params const& params, evt::fragment::Tile const& tile)
       : rows(params.rows, tile),
@@ -127,6 +129,7 @@ struct Epilogue {
         odd(params.odd, tile),
         loaded(params.loaded, tile),
         stored(params.stored, tile) {}
+  void compute_columns() { of_column = std::isnan(of_column) ? 0 : NAN; }
   void fetch(Fetched& fetched, evt::fragment::Places const& places) const {
     offset.fetch(fetched.offset, places);
     if constexpr (HasSource && Direct) loaded.fetch(fetched.loaded, places);
@@ -143,14 +146,16 @@ struct Epilogue {
       columns.put(acc(i), i, places);
       if constexpr (Direct) {
         float const given = HasSource ? loaded.get(i, places, fetched.loaded) : 0;
-        stored.put(acc(i) + given + offset.get(i, places, fetched.offset), i, places);
+        stored.put(acc(i) + given + offset.get(i, places, fetched.offset) + of_column, i, places);
       } else if constexpr (!Paired) {
-        store(i, acc(i) + source(i) + offset.get(i, places, fetched.offset));
+        store(i, acc(i) + source(i) + offset.get(i, places, fetched.offset) + of_column);
       }
     }
     if constexpr (Paired) {
       auto const first = even.exchange(values, places), second = odd.exchange(values, places);
-      for (int i = 0; i < N; ++i) store(i, 2 * first[i] + second[i] + offset.get(i, places, fetched.offset));
+      for (int i = 0; i < N; ++i) {
+        store(i, 2 * first[i] + second[i] + offset.get(i, places, fetched.offset) + of_column);
+      }
     }
     rows.template end_step<N>(places);
   }
@@ -180,9 +185,11 @@ struct TransposedEpilogue {
 
   Offset offset;
   OfColumn of_column;
+  float computed = NAN;  // 0 once `compute_columns` was called
 
   TransposedEpilogue(Params const& params, evt::fragment::Tile const& tile)
       : offset(params.offset, tile), of_column(params.of_column, tile) {}
+  void compute_columns() { computed = std::isnan(computed) ? 0 : NAN; }
   void fetch(Fetched& fetched, evt::fragment::Places const& places) const { of_column.fetch(fetched.of_column, places); }
   void follow(TransposedEpilogue const&) {}
   void finish(evt::fragment::Tile const&) {}
@@ -191,7 +198,7 @@ struct TransposedEpilogue {
   void visit(Accumulator const& acc, Staged const& source, Store const& store, Fetched const& fetched,
              evt::fragment::Places const& places) {
     for (int i = 0; i < N; ++i) {
-      store(i, acc(i) + source(i) + offset.get(i, places) + of_column.get(i, places, fetched.of_column));
+      store(i, acc(i) + source(i) + offset.get(i, places) + of_column.get(i, places, fetched.of_column) + computed);
     }
   }
 };

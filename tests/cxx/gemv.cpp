@@ -3,6 +3,7 @@
 
 #include "kit.hpp"
 
+#include <cmath>
 #include <cstdio>
 #include <vector>
 
@@ -70,9 +71,11 @@ struct Epilogue {
   Columns columns;
   Offset offset;
   Stored stored;
+  float of_column = NAN;  // 0 once `compute_columns` was called
 
   Epilogue(Params const& params, evt::fragment::Tile const& tile)
       : rows(params.rows, tile), columns(params.columns, tile), offset(params.offset, tile), stored(params.stored, tile) {}
+  void compute_columns() { of_column = std::isnan(of_column) ? 0 : NAN; }
   void fetch(Fetched& fetched, evt::fragment::Places const& places) const { offset.fetch(fetched.offset, places); }
 
   template <int N, class Accumulator, class Staged, class Store>
@@ -81,7 +84,7 @@ struct Epilogue {
     for (int i = 0; i < N; ++i) {
       rows.put(acc(i), i, places);
       columns.put(acc(i), i, places);
-      stored.put(acc(i) + offset.get(i, places, fetched.offset), i, places);
+      stored.put(acc(i) + offset.get(i, places, fetched.offset) + of_column, i, places);
     }
     rows.template end_step<N>(places);
   }

@@ -7,6 +7,7 @@
 
 #include "kit.hpp"
 
+#include <cmath>
 #include <cstdio>
 #include <vector>
 
@@ -33,11 +34,14 @@ struct Epilogue {
   struct Params {};
   struct Fetched {};
 
+  float of_column = NAN;  // 0 once `compute_columns` was called
+
   Epilogue(Params const&, evt::fragment::Tile const&) {}
+  void compute_columns() { of_column = std::isnan(of_column) ? 0 : NAN; }
   void fetch(Fetched&, evt::fragment::Places const&) const {}
   template <int N, class Accumulator, class Loaded, class Store>
   void visit(Accumulator const& acc, Loaded const&, Store const& store, Fetched const&, evt::fragment::Places const&) {
-    for (int i = 0; i < N; ++i) store(i, acc(i));
+    for (int i = 0; i < N; ++i) store(i, acc(i) + of_column);
   }
   void finish(evt::fragment::Tile const&) {}
 };
@@ -59,7 +63,7 @@ struct EpilogueOfSums : Epilogue {
              evt::fragment::Places const& places) {
     for (int i = 0; i < N; ++i) {
       sums.put(host::value(bf16{uint16_t(evt::element::rounded(acc(i)))}), i, places);
-      store(i, acc(i));
+      store(i, acc(i) + of_column);
     }
   }
   void finish(evt::fragment::Tile const&) { sums.finish(); }
@@ -90,7 +94,7 @@ struct EpilogueOfBits : Epilogue {
   template <int N, class Accumulator, class Loaded, class Store>
   void visit(Accumulator const& acc, Loaded const&, Store const& store, Fetched const& fetched,
              evt::fragment::Places const& places) {
-    for (int i = 0; i < N; ++i) store(i, acc(i));
+    for (int i = 0; i < N; ++i) store(i, acc(i) + of_column);
   }
 
   static constexpr bool kMasksWords = true;

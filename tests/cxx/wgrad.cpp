@@ -6,6 +6,7 @@
 #undef __shared__
 #define __shared__ static
 
+#include <cmath>
 #include <cstdio>
 #include <vector>
 
@@ -61,9 +62,11 @@ struct Epilogue {
 
   Rows rows;
   Columns columns;
+  float of_column = NAN;  // 0 once `compute_columns` was called
 
   Epilogue(Params const& params, evt::fragment::Tile const& tile)
       : rows(params.rows, tile), columns(params.columns, tile) {}
+  void compute_columns() { of_column = std::isnan(of_column) ? 0 : NAN; }
   void fetch(Fetched&, evt::fragment::Places const&) const {}
 
   template <int N, class Accumulator, class Loaded, class Store>
@@ -72,7 +75,7 @@ struct Epilogue {
     for (int i = 0; i < N; ++i) {
       rows.put(acc(i), i, places);
       columns.put(acc(i), i, places);
-      store(i, acc(i) + source(i));
+      store(i, acc(i) + source(i) + of_column);
     }
     rows.template end_step<N>(places);
   }

@@ -125,6 +125,8 @@ struct Region0 {
 
 // ... as in gemm_own_cooperative: CUTLASS_DEVICE Epilogue([[maybe_unused]] Params co
 
+// ... as in gemm_own: /// Compute the values of the thread's columns: on
+
 // ... as in gemm_own_cooperative: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
 
 // ... as in gemm_own_cooperative: /// Take the values of rows that lanes have exchan

@@ -209,6 +209,8 @@ struct Region2 {
         out_seen(params.out_seen, tile),
         reduction_9(params.reduction_9, tile) {}
 
+// ... as in gemm_own: /// Compute the values of the thread's columns: on
+
   CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched& fetched, [[maybe_unused]] evt::fragment::Places const& places) const {
     in_gate.fetch(fetched.in_gate, places);
   }

@@ -133,6 +133,8 @@ struct Region0 {
 
   CUTLASS_DEVICE Epilogue([[maybe_unused]] Params const& params, [[maybe_unused]] evt::fragment::Tile const& tile) {}
 
+// ... as in gemm_own: /// Compute the values of the thread's columns: on
+
 // ... as in gemm_own_cooperative: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
 
 // ... as in gemm_own_cooperative: /// Take the values of rows that lanes have exchan

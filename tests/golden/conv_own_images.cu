@@ -184,6 +184,8 @@ struct Region2 {
         reduction_3(params.reduction_3, tile),
         reduction_4(params.reduction_4, tile) {}
 
+// ... as in gemm_own: /// Compute the values of the thread's columns: on
+
 // ... as in gemm_own_cooperative: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
 
 // ... as in gemm_own_cooperative: /// Take the values of rows that lanes have exchan

@@ -153,6 +153,8 @@ struct Region0 {
       : in_bias(params.in_bias, tile),
         in_residual(params.in_residual, tile) {}
 
+// ... as in gemm_own: /// Compute the values of the thread's columns: on
+
 // ... as in gemv_own: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
 
 // ... as in gemm_own_cooperative: /// Take the values of rows that lanes have exchan

@@ -186,6 +186,8 @@ struct Region2 {
         reduction_7(params.reduction_7, tile),
         reduction_8(params.reduction_8, tile) {}
 
+// ... as in gemm_own: /// Compute the values of the thread's columns: on
+
 // ... as in gemm_own_cooperative: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
 
 // ... as in gemm_own_cooperative: /// Take the values of rows that lanes have exchan

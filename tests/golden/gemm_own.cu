@@ -231,6 +231,10 @@ struct Epilogue {
         reduction_11(params.reduction_11, tile),
         reduction_12(params.reduction_12, tile) {}
 
+  /// Compute the values of the thread's columns: once, before the first step.
+  CUTLASS_DEVICE void compute_columns() {
+  }
+
   CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched& fetched, [[maybe_unused]] evt::fragment::Places const& places) const {
     in_gate.fetch(fetched.in_gate, places);
     in_s.fetch(fetched.in_s, places);

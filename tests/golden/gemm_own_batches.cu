@@ -109,6 +109,8 @@ struct Region0 {
       : in_bias(params.in_bias, tile),
         in_s(params.in_s, tile) {}
 
+// ... as in gemm_own: /// Compute the values of the thread's columns: on
+
   CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched& fetched, [[maybe_unused]] evt::fragment::Places const& places) const {
     in_s.fetch(fetched.in_s, places);
   }

@@ -135,6 +135,8 @@ struct Epilogue {
   CUTLASS_DEVICE Epilogue([[maybe_unused]] Params const& params, [[maybe_unused]] evt::fragment::Tile const& tile)
       : in_bias(params.in_bias, tile) {}
 
+// ... as in gemm_own: /// Compute the values of the thread's columns: on
+
   CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched& fetched, [[maybe_unused]] evt::fragment::Places const& places) const {
   }
 

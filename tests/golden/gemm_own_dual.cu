@@ -159,6 +159,8 @@ struct Region0 {
         in_c(params.in_c, tile),
         pair_6(params.pair_6, tile) {}
 
+// ... as in gemm_own: /// Compute the values of the thread's columns: on
+
 // ... as in gemm_own_cooperative: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
 
 // ... as in gemm_own_cooperative: /// Take the values of rows that lanes have exchan

@@ -148,6 +148,8 @@ struct Epilogue {
       : in_bias(params.in_bias, tile),
         reduction_4(params.reduction_4, tile) {}
 
+// ... as in gemm_own: /// Compute the values of the thread's columns: on
+
 // ... as in gemm_own_cooperative: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
 
 // ... as in gemm_own_cooperative: /// Take the values of rows that lanes have exchan

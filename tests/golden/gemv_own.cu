@@ -161,6 +161,8 @@ struct Epilogue {
         reduction_5(params.reduction_5, tile),
         out_D(params.out_D, tile) {}
 
+// ... as in gemm_own: /// Compute the values of the thread's columns: on
+
   CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched& fetched, [[maybe_unused]] evt::fragment::Places const& places) const {
     in_residual.fetch(fetched.in_residual, places);
   }

@@ -104,6 +104,8 @@ struct Region0 {
 
 // ... as in gemv_own: CUTLASS_DEVICE Epilogue([[maybe_unused]] Params co
 
+// ... as in gemm_own: /// Compute the values of the thread's columns: on
+
 // ... as in gemv_own: CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched
 
 // ... as in gemm_own_cooperative: /// Take the values of rows that lanes have exchan

@@ -132,6 +132,8 @@ struct Epilogue {
         in_bias(params.in_bias, tile),
         in_t(params.in_t, tile) {}
 
+// ... as in gemm_own: /// Compute the values of the thread's columns: on
+
   CUTLASS_DEVICE void fetch([[maybe_unused]] Fetched& fetched, [[maybe_unused]] evt::fragment::Places const& places) const {
     in_w.fetch(fetched.in_w, places);
   }

@@ -2,13 +2,16 @@
 
 Everything elementwise between loads and stores becomes *regions*: one step with one functor each. A value is a region's
 result if it is stored or reduced, or if lanes exchange it (pairs and blocks of columns). It is also one if several
-regions need it and recomputation costs more than keeping it. This compiles fastest, and keeps shared values in
-registers.
+regions need it and recomputation costs more than keeping it, or if it is constant along a mode: own kernels compute
+such a value once for each column. This compiles fastest, and keeps shared values in registers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from evt.ir import Apply, Cast, Interleave, Pick, Reduce, ReduceBlocks, Store, TypedDag
+from evt.ir.node import base
 from evt.plan.epilogue.cost import cost
 from evt.plan.epilogue.facts import is_leaf, swapped
 
@@ -16,10 +19,11 @@ from evt.plan.epilogue.facts import is_leaf, swapped
 _KEEP_COST = 4
 
 
-def results(dag: TypedDag, fused: bool) -> set[int]:
+def results(dag: TypedDag, fused: bool, kept_along: Collection[str] = ()) -> set[int]:
     """Return the values that get a step with operands: regions, pairs and blocks.
 
-    ``fused=False`` makes every operation a separate step.
+    ``fused=False`` makes every operation a separate step. ``kept_along``: the kernel computes a value that is constant
+    along one of these modes once, and keeps it.
     """
 
     def computed(value: int) -> bool:
@@ -41,6 +45,11 @@ def results(dag: TypedDag, fused: bool) -> set[int]:
         if computed(value):
             inherited = sum(total[operand] for operand in dag.arguments(value))
             total[value] = min(1_000_000, inherited + cost(dag[value]))
+    for mode in kept_along:
+        kept = {value for value in range(len(dag)) if computed(value) and mode not in map(base, dag.types[value].modes)}
+        results |= {
+            value for value in kept if total[value] >= _KEEP_COST and any(user not in kept for user in users_of(value))
+        }
     regions: list[frozenset[int]] = [frozenset()] * len(dag)
     for value in reversed(range(len(dag))):
         users = users_of(value)

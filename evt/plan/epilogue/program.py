@@ -6,7 +6,7 @@ broadcasts.py, computes.py and writes.py. Everything that describes, counts or s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -113,14 +113,16 @@ def epilogue_program(
     nested: bool = True,
     uses_functors: bool = True,
     any_stride: bool = False,
+    kept_along: Collection[str] = (),
 ) -> EpilogueProgram:
     """Return the program of a graph, and add the members that its steps need to the scope.
 
     ``source`` is the input that the collective loads as C; ``implicit_store`` is the output that the collective itself
     stores as D (3.x). ``fused=False`` makes every operation a separate step. ``nested=False`` makes no tree, for
-    kernels that compute one value after the other. The rest is as in :class:`Context`.
+    kernels that compute one value after the other. ``kept_along`` is as in :func:`evt.plan.epilogue.partition.results`,
+    the rest as in :class:`Context`.
     """
-    slots = _slots(scope, source, implicit_store, fused)
+    slots = _slots(scope, source, implicit_store, results(scope.dag, fused, kept_along))
     tree = _as_tree(scope.dag, slots) if nested else None
     order = tuple(tree or slots)
     made = Results(scope)
@@ -139,10 +141,9 @@ def epilogue_program(
     return EpilogueProgram(tuple(steps), tree is not None, tuple(made.stored))
 
 
-def _slots(scope: Scope, source: str | None, implicit_store: str | None, fused: bool) -> list[Slot]:
+def _slots(scope: Scope, source: str | None, implicit_store: str | None, computed: set[int]) -> list[Slot]:
     """Return the places of the steps in topological order, the root last."""
     placement = _Placement(scope, source)
-    computed = results(scope.dag, fused)
     for value in sorted(computed):
         placement.compute(value, computed)
     for name, store in in_order(scope.dag):

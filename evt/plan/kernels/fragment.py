@@ -83,6 +83,7 @@ def fragment_epilogue(
         nested=False,
         uses_functors=False,
         any_stride=True,
+        kept_along="mn" if draft.config.schedule == "own_rows" else draft.rows,
     ).with_access(access)
     return Collective(program, program, c, d, d.dtype if d else F16, SHARED_BYTES)
 

@@ -223,6 +223,7 @@ struct Kernel {
                               of_block.number * static_cast<int>(blockDim.x / 32) + kit::canonical_warp_idx_sync(),
                               of_block.channel / kChannels, params.geometry.channel_blocks};
     Epilogue epilogue(params.epilogue, tile);
+    epilogue.compute_columns();
     bool const has = tile.first < tile.columns;  // and then the other channel, too: pixels are multiples of 16 bytes
     [[maybe_unused]] int64_t const stored = pixels.first * params.d_stride + tile.first;
     [[maybe_unused]] int const first_source = unit.source(params.geometry);

@@ -119,6 +119,7 @@ struct GemmCompletion {
   CUTLASS_DEVICE static void complete_rows(Params const& params, Storage const& storage, Work const& work, int consumer,
                                            PipelineState& buffer, typename Traits::Accumulator const (&sums)[Traits::kSums],
                                            Transposed transposed) {
+    transposed.epilogue.compute_columns();
     CUTLASS_PRAGMA_UNROLL
     for (int block = 0; block < Traits::kParts; ++block) {
       int const first = block * Traits::kBlockColumns;
@@ -135,6 +136,8 @@ struct GemmCompletion {
                                            Strips strips) {
     int const row = Traits::row_of_consumer(consumer) + threadIdx.x % kWarpGroup / 32 * kStepPixels;
     Epilogue* const epilogues = strips.each;
+    CUTLASS_PRAGMA_UNROLL
+    for (auto& epilogue : strips.each) epilogue.compute_columns();
     constexpr int kStrips = Traits::kMembers * Traits::kBlockColumns / Lanes::kStrip;  // of a block of D
     CUTLASS_PRAGMA_UNROLL
     for (int block = 0; block < Traits::kParts; ++block) {
@@ -159,6 +162,8 @@ struct GemmCompletion {
       CUTLASS_PRAGMA_UNROLL
       for (int half = 0; half < Traits::kMembers; ++half) pairs[half][i] = sums[i / 2 % 2][i / 4 * 4 + 2 * half + i % 2];
     }
+    CUTLASS_PRAGMA_UNROLL
+    for (auto& epilogue : epilogues.each) epilogue.compute_columns();
     int const ring = Traits::kPingpong ? 0 : consumer;
     CUTLASS_PRAGMA_UNROLL
     for (int part = 0; part < Traits::kParts; ++part) {
@@ -184,6 +189,7 @@ struct GemmCompletion {
   CUTLASS_DEVICE static void complete_parts(Storage const& storage, int consumer, int block, PipelineState& buffer,
                                             Epilogue& epilogue, typename Traits::Accumulator const (&sums)[Sums],
                                             int row, int rows, Kept const& kept = {}) {
+    epilogue.compute_columns();
     uint32_t const loaded = storage.loaded(consumer, block);
     if constexpr (Traits::kLoadsBits) {
       consumer_sync(consumer);  // all warps have read the words of the tile before

@@ -361,6 +361,7 @@ struct Kernel {
                               row / Traits::kRows, column / kStrip + strip, ceil_div(params.columns, kStrip), 0,
                               params.columns, row, params.rows};
     Epilogue epilogue(params.epilogue, tile);
+    epilogue.compute_columns();
     kit::complete<Traits, Traits::kRows>(epilogue, kit::GemmRows(row, 0, params.rows), sums, 0);
     epilogue.finish(tile);
   }

@@ -168,6 +168,7 @@ struct Kernel {
         case 5: multiply<5>(params, storage, consumer, part, input, filters, accumulators); break;
         default: multiply<1>(params, storage, consumer, part, input, filters, accumulators);
       }
+      epilogue.compute_columns();
       if constexpr (Shared) {
         switch (geometry.cluster_size) {
           case 2: exchange_and_complete<2>(params, storage, tile, work, epilogue, accumulators); break;

@@ -122,6 +122,7 @@ struct SplitSums {
   CUTLASS_DEVICE static void visit(
       Params const& params, fragment::Tile const& tile, int row, float2 const (&sums)[fragment::kRows]) {
     Epilogue epilogue(params.epilogue, tile);
+    epilogue.compute_columns();
     bool const has = tile.first < tile.end;  // and then its neighbour, too: channels are multiples of 8
     fragment::Places places;
     CUTLASS_PRAGMA_UNROLL
