@@ -22,13 +22,14 @@ def instructions_of(dag: TypedDag, *, fast: bool = False, straight: Collection[s
     """Return the instructions of an epilogue for each element of the product; values of a row or column are free.
 
     Stalls count as instructions. ``fast`` means that functions may be approximated. ``straight`` are the functions
-    without branches.
+    without branches: elements overlap, and nothing stalls, if all functions are.
     """
     tiles = (node for node in range(len(dag)) if {"m", "n"} <= set(map(base, dag.types[node].modes)))
     reduced = [node for node in range(len(dag)) if isinstance(dag[node], Reduce | ReduceBlocks)]
     combined = sum(_combined(dag[node]) for node in reduced)
     nodes = dict.fromkeys((*tiles, *reduced))
-    return combined + sum(cost(dag[node]) + _stalls(dag[node], fast, straight) for node in nodes)
+    branches = any(_stalls(dag[node], fast, straight) for node in nodes)
+    return combined + sum(cost(dag[node]) + _stalls(dag[node], fast, () if branches else straight) for node in nodes)
 
 
 def _stalls(op: Node, fast: bool, straight: Collection[str]) -> int:
