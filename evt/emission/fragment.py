@@ -45,6 +45,7 @@ def fragment(plan: Plan) -> FragmentText:
         passes=tuple(passes.done()),
         places=any(step.reads_rows for step in steps),
         transposed=transposed,
+        unaligned=isinstance(plan.mainloop, OwnProduct) and plan.mainloop.unaligned,
         keeps_zeros=isinstance(plan.mainloop, HaloConvolution) and plan.mainloop.keeps_zeros,
         multiplication=None if isinstance(plan.mainloop, DepthwiseConvolution | Gemv) else multiplication(plan),
         lanes=passes.lanes,

@@ -24,7 +24,7 @@ from evt.plan.epilogue.broadcasts import ScalarBroadcast, VectorBroadcast
 from evt.plan.epilogue.program import EpilogueProgram
 from evt.plan.epilogue.values import Single
 from evt.plan.moved import moved
-from evt.plan.plan import GroupedPlan, HaloConvolution, Image, Matrix, Tensor
+from evt.plan.plan import GroupedPlan, HaloConvolution, Image, Matrix, OwnProduct, Tensor
 from evt.plan.signature import bytes_of
 from evt.plan.stock_epilogue import StockOperator
 from evt.resources import NVCC_FLAGS
@@ -127,6 +127,8 @@ def _aligned(plan: Plan) -> tuple[str, ...]:
     ]
     by_threads = isinstance(plan.mainloop, HaloConvolution) and plan.mainloop.stored > 0
     loads, stores = moved(plan)
+    if isinstance(plan.mainloop, OwnProduct) and plan.mainloop.unaligned:
+        loads, stores = (), ()
     for each in (*of_product, *loads, *(() if by_threads else stores)):
         strides = (each.leading, each.batch) if isinstance(each, Matrix) else each.strides
         found.append(f"arguments->{each.pointer}")

@@ -159,8 +159,9 @@ class FragmentText:
     ``source`` and ``destination`` are the elements of C and D, or ``void``; ``result`` is that of the last output.
     ``further`` are the elements of the other matrices that the kernel loads, and that it stores. ``places``: whether
     the ``passes`` ask for the rows of elements. ``transposed``: the columns of the operations are the matrix's rows.
-    ``keeps_zeros``: D is the one output, and 0 wherever the product is 0. ``of_columns`` are the
-    values that a thread computes once for each of its columns, which are those of ``lanes``.
+    ``keeps_zeros``: D is the one output, and 0 wherever the product is 0. ``unaligned``: rows of the matrices that the
+    kernel moves begin at any address. ``of_columns`` are the values that a thread computes once for each of its
+    columns, which are those of ``lanes``.
     """
 
     source: str
@@ -172,6 +173,7 @@ class FragmentText:
     places: bool
     transposed: bool
     keeps_zeros: bool
+    unaligned: bool
     multiplication: MultiplicationText | None
     lanes: str
     of_columns: tuple[ColumnText, ...]

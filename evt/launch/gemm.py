@@ -5,7 +5,7 @@ The C++ launcher of codegen/include/evt/kit/gemm.hpp makes the same values; a te
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from evt.ir.dtype import F16, DType
@@ -50,7 +50,9 @@ def members(plan: Plan) -> tuple[str, ...]:
     """Return the members of the parameters."""
     loop = plan.mainloop
     assert isinstance(loop, OwnProduct)
-    staged = [f"{name}[{i}]" for name, each in zip(_MOVED, moved(plan), strict=True) for i in range(len(each))]
+    staged = [name for name, _ in _moved(plan)]
+    if loop.unaligned:
+        staged = [f"{name}.{part}" for name in staged for part in ("pointer", "stride")]
     steps = [f"load_steps[{i}]" for i in range(len(moved(plan)[0]))]
     many = ["ends", "groups"] if loop.ends is not None else [*_BATCHES, *steps] if loop.batched else []
     of_columns = ["last"] if _loads_few_columns(loop) else ["partner"] if loop.partner else []
@@ -62,9 +64,21 @@ def _loads_few_columns(loop: OwnProduct) -> bool:
     return not (loop.pairs or loop.is_packed or loop.transposes_filters) and loop.ends is None
 
 
-def pointers(loop: OwnProduct) -> Mapping[str, Field]:
+def _moved(plan: Plan) -> Iterator[tuple[str, Tensor]]:
+    """Yield the matrices of the epilogue that the kernel moves, with their members."""
+    for name, each in zip(_MOVED, moved(plan), strict=True):
+        for i, tensor in enumerate(each):
+            yield f"{name}[{i}]", tensor
+
+
+def pointers(plan: Plan) -> Mapping[str, Field]:
     """Return the members that are addresses of a call."""
-    return {} if loop.ends is None else {"ends": loop.ends}
+    loop = plan.mainloop
+    assert isinstance(loop, OwnProduct)
+    found = {} if loop.ends is None else {"ends": loop.ends}
+    if loop.unaligned:
+        found |= {f"{name}.pointer": tensor.pointer for name, tensor in _moved(plan)}
+    return found
 
 
 def pitch_of(copy: RowCopy, sizes: Mapping[str, int]) -> int:
@@ -153,13 +167,14 @@ def shape(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> Shape:
     ]
     box_rows = rows_of_box(tile, moved_bytes(plan), ragged=ragged)
     stored = n // _MEMBERS if loop.pairs else n
-    for name, tensors in zip(_MOVED, moved(plan), strict=True):
-        for i, tensor in enumerate(tensors):
-            part = _columns_of_box(tile, tensor), box_rows
-            if ragged and name == "stores":
-                maps.append(_masked_block(f"{name}[{i}]", tensor, sizes, part, stored))
-            else:
-                maps.append(_block(f"{name}[{i}]", tensor, sizes, part, stored, batched=loop.batched))
+    for name, tensor in _moved(plan):
+        part = _columns_of_box(tile, tensor), box_rows
+        if loop.unaligned:
+            values[f"{name}.stride"] = sizes[str(tensor.strides[0])]
+        elif ragged and name.startswith("stores"):
+            maps.append(_masked_block(name, tensor, sizes, part, stored))
+        else:
+            maps.append(_block(name, tensor, sizes, part, stored, batched=loop.batched))
     strips = ceil_div(n, tile.block_columns) * tile.block_columns // STRIP
     tiles = row_clusters * down * (rows // STEP_PIXELS if tile.by_rows else splits), strips
     threads = (1 + _CONSUMERS) * WARP_GROUP

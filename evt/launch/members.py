@@ -160,7 +160,7 @@ def _of_kernel(plan: Plan) -> Iterator[tuple[str, Value]]:
         names: tuple[str, ...] = depthwise.MEMBERS
         pointers = {"filters.pointer": b.pointer, "packed": IsAligned(b.pointer)}
     elif isinstance(plan.mainloop, OwnProduct):
-        names, pointers = gemm.members(plan), {**gemm.pointers(plan.mainloop)}
+        names, pointers = gemm.members(plan), dict[str, Value](gemm.pointers(plan))
         pairs = overwritten(plan)
         pointers["once"] = 1 if plan.reductions else IsOverwritten(pairs) if pairs else 0
     elif isinstance(plan.mainloop, Gemv):

@@ -18,10 +18,11 @@ def moved(plan: Plan) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
 
 def further(plan: Plan) -> tuple[list[Auxiliary], list[Auxiliary]]:
     """Return the steps of the matrices beside C and D that the kernel loads, and that it stores."""
-    if not isinstance(plan.mainloop, OwnProduct) or plan.destination is None:
+    loop, stored = plan.mainloop, plan.destination
+    if not isinstance(loop, OwnProduct) or (stored is None and not loop.unaligned):
         return [], []
     staged = [step for step in plan.steps if isinstance(step, Auxiliary) and step.access is Access.TILE]
-    others = [step for step in staged if step.pointer != plan.destination.pointer]
+    others = [step for step in staged if stored is None or step.pointer != stored.pointer]
     return [step for step in others if not step.passes], [step for step in others if step.passes]
 
 

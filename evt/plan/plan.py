@@ -137,8 +137,8 @@ class OwnProduct(MatrixProduct):
 
     ``row_copies`` are made of operands that TMA cannot load. ``ends`` are the ends of the groups of rows, if each group
     has its own B. ``factors`` of its operands multiply the sums of a stage; a zero point of B is among them. ``bias``
-    is the code of zero of a packed B. ``pairs``: a thread has both columns of a pair, this distance apart, and D has a
-    column for each; 0 without pairs. ``partner`` has the second columns, if B does not. ``batched``: several products.
+    is the code of zero of a packed B. ``pairs``: the distance of a pair's columns, for which D has one column, or 0.
+    ``partner`` has the second columns, if not B. ``unaligned``: rows of matrices that it loads begin at any address.
     """
 
     row_copies: tuple[RowCopy, ...] = ()
@@ -148,6 +148,7 @@ class OwnProduct(MatrixProduct):
     pairs: int = 0
     partner: Matrix | None = None
     batched: bool = False
+    unaligned: bool = False
 
     @property
     def is_packed(self) -> bool:
@@ -312,7 +313,6 @@ class Plan:
     ``whole_accesses`` tells whether the kernel refuses rows that are no multiple of this width.
 
     ``fields`` are the members of the kernel's arguments; a call fills them from the ``parameters``.
-
     ``shared_memory`` is an estimate in bytes; ``memory_limit`` is the limit of a thread block. ``operand_bits`` is the
     width of A's elements; ``read_bytes`` and ``written_bytes`` are the epilogue's traffic for each element of the
     product, and ``epilogue_instructions`` are the instructions of its functions.

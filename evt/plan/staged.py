@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from evt.ir import Input, Output
 from evt.ir.columns import pair_distances
-from evt.ir.dtype import BF16, E4M3, E5M2, F16, F32, I8, I32, U8, DType
+from evt.ir.dtype import B1, BF16, E4M3, E5M2, F16, F32, I8, I32, U8, DType
 from evt.ir.node import Interleave, Pick, ReduceBlocks, base
 from evt.plan.epilogue.facts import is_collective
 from evt.plan.problem import Problem
@@ -55,6 +55,28 @@ def staged_by_product(problem: Problem, most: int = MOST_STAGED) -> list[Input |
             and is_staged(problem, value, by_product=True)
             and bytes_of_staged((*found, value)) <= most
         ):
+            found.append(value)
+    return found
+
+
+def unaligned_by_product(problem: Problem) -> list[Input | Output]:
+    """Return the matrices that an own GEMM kernel loads if TMA cannot store D: their rows begin at any address.
+
+    Threads store D and further outputs.
+    """
+    values: tuple[Input | Output, ...] = (*problem.dag.inputs, *problem.dag.outputs)
+    is_one = problem.signature.convolution is None and not problem.sizes.has_batches and not problem.ragged
+    if not is_one or problem.converts or problem.packs or is_paired(problem):
+        return []
+    has_bits = any(value.dtype == B1 for value in values)
+    if has_bits or not is_unaligned(problem, problem.dag.primary, by_product=True):
+        return []
+
+    found = list[Input | Output]()
+    for value in problem.dag.inputs:
+        loaded = is_staged(problem, value, by_product=True) or is_unaligned(problem, value, by_product=True)
+        has_halves = value.dtype is not None and bytes_of(value.dtype) > 1
+        if loaded and has_halves and bytes_of_staged((*found, value)) <= MOST_STAGED:
             found.append(value)
     return found
 

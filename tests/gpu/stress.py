@@ -45,17 +45,24 @@ SMALL, ZEROS = (-2, 2), (-8, 8)
 
 
 class Loop(NamedTuple):
-    """A main loop: a program in all offered configurations, the types of A and B, and the alignment of k."""
+    """A main loop: a program in all offered configurations, the types of A and B, the alignment of k, and whether that
+    of n is 8.
+    """
 
     text: str
     a: str = "bf16"
     b: str = "bf16"
     route: str = "gemm-own-3x"
     alignment: int = STEP
+    aligned: bool = True
 
     def program(self) -> evt.Program:
         text = f"linear(A: {self.a}[m, k], B: {self.b}[n, k]); {self.text}"
         return evt.Program(Source(text), "linear", route=self.route)
+
+    def columns(self, draw: random.Random, most: int) -> int:
+        """Draw n up to a number."""
+        return 8 * draw.randint(1, most // 8) - (0 if self.aligned else draw.randint(1, 7))
 
     def depth(self, draw: random.Random, least: int, most: int) -> int:
         """Draw k between two numbers of steps."""
@@ -71,6 +78,12 @@ LOOPS = {
         "R = 2*r + acc; W = w - R; D = W + x"
     ),
     "residual": Loop("in x: bf16[m, n]; D = acc + x"),
+    "unaligned": Loop("in x: bf16[m, n]; D = acc + x", aligned=False),
+    "unaligned-updates": Loop(
+        "in w: f32[m, n], r: f32[m, n], x: bf16[m, n]; out D: bf16[m, n], W: f32[m, n], R: f32[m, n]\n"
+        "R = 2*r + acc; W = w - R; D = W + x",
+        aligned=False,
+    ),
     "residuals": Loop("in x: bf16[m, n], y: f32[m, n], z: bf16[m, n]; D = acc + x - y + z"),
     "gated": Loop("out D[m, n/2]; D = even(acc)*odd(acc)"),
     "e4m3": Loop("out D: bf16; D = acc", "e4m3", "e4m3"),
@@ -130,7 +143,8 @@ class Stress:
         self.name, self.loop, self.seed = name, LOOPS[name], seed
         program = self.loop.program()
         k = self.loop.depth(random.Random(name), 16, 16)
-        (found,) = survey(packed_problem(program.request, "sm90", shapes=((16, k), (256, k))), self.loop.route).asked
+        n = 256 if self.loop.aligned else 255
+        (found,) = survey(packed_problem(program.request, "sm90", shapes=((16, k), (n, k))), self.loop.route).asked
         names = [config.name for config in found.default_configs if configs in config.name]
         self.programs = {config: with_config(program, config) for config in names}
         self._inputs = typed_graph(program.request).inputs
@@ -138,7 +152,7 @@ class Stress:
             output.name: getattr(torch, output.dtype.torch) for output in typed_graph(program.request).outputs
         }
         self._reference = program.reference
-        a, b, inputs = self._operands(16, 256, k, torch.Generator("cuda"))
+        a, b, inputs = self._operands(16, n, k, torch.Generator("cuda"))
         self.plans: dict[str, Plan] = {}
         for config, op in self.programs.items():
             bound = bind(op.request, a, b, inputs, {})
@@ -151,7 +165,7 @@ class Stress:
         """Draw an operand B and several numbers of rows, and launch all kernels for them."""
         draw = random.Random(f"{self.name} {self.seed}")
         k = self.loop.depth(draw, 1, draw.choice((8, MOST_DEPTH // STEP)))
-        n = 8 * draw.randint(1, min(MOST_COLUMNS, MOST_ELEMENTS // k) // 8)
+        n = self.loop.columns(draw, min(MOST_COLUMNS, MOST_ELEMENTS // k))
         a, b, inputs = self._operands(MOST_ROWS, n, k, torch.Generator("cuda").manual_seed(self.seed))
         exact = self._exact(a, b, inputs)
         launches, wrong = 0, []

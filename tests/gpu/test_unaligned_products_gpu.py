@@ -1,7 +1,8 @@
-"""Products whose rows or addresses TMA does not take: operands are copied, threads move a residual and D."""
+"""Products whose rows or addresses TMA does not take: operands are copied, matrices are loaded by rows."""
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -38,6 +39,60 @@ def arguments(name: str, m: int, n: int, k: int, seed: int) -> tuple[evt.Program
     other = {"e4m3": "f16", "i8": "i8"}.get(dtype, dtype)
     given = {"bias": (n,), "residual": (m, n)}
     return op, a, b, {each: random(given[each], other, generator) for each in op.inputs}
+
+
+#: Programs by the types of their inputs r and s, and of their outputs D and E.
+MOVED = {
+    (("bf16",), ("bf16",)): "D = acc + r",
+    ((), ("f16",)): "D = acc",
+    (("f32",), ("bf16",)): "D = acc + r",
+    (("bf16", "bf16"), ("bf16",)): "D = acc + r - s",
+    (("f32",), ("f32",)): "D = acc + r",
+    (("f32", "f32"), ("f32", "f32")): "D = acc + r - s; E = acc + s",
+    (("bf16", "f32"), ("bf16", "f32")): "D = acc + r - s; E = acc + s",
+}
+#: Elements of the memory around a matrix.
+_AROUND = 77.0
+
+
+def matrix(draw: Random, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return memory, and a matrix of the values in it, at an offset and with a pitch."""
+    m, n = values.shape
+    pitch, offset = n + draw.choice((0, 0, 1, 3, 8)), draw.choice((0, 0, 1, 2, 3, 5, 8))
+    memory = torch.full((offset + m * pitch + 16,), _AROUND, device="cuda", dtype=values.dtype)
+    return memory, memory[offset : offset + m * pitch].view(m, pitch)[:, :n].copy_(values)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_rows_begin_at_any_address(seed: int) -> None:
+    """Numbers are exact, D has NaN before, and the memory around it stays. D may overwrite a residual."""
+    draw = Random(seed)
+    (inputs, outputs), formula = draw.choice(list(MOVED.items()))
+    types = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+    of_a, loads, stores = "f16" if "f16" in outputs else "bf16", "rs"[: len(inputs)], "DE"[: len(outputs)]
+    declared = [f"in {name}: {dtype}[m, n]" for name, dtype in zip(loads, inputs, strict=True)]
+    declared += [f"out {name}: {dtype}[m, n]" for name, dtype in zip(stores, outputs, strict=True)]
+    text = "\n".join((f"linear(A: {of_a}[m, k], B: {of_a}[n, k])", *declared, formula))
+    op = evt.Program(Source(text), "linear", route="gemm-own-3x")
+    m, n = draw.choice((1, 7, 200, 333, 1000, 3152)), draw.choice((65, 66, 129, 385, 390, 1001, 2305))
+    k = draw.choice((64, 72, 256, 520))
+    a, b = (torch.randint(-3, 4, (rows, k), device="cuda").to(types[of_a]) for rows in (m, n))
+    product = a.float() @ b.float().t()
+    addends = [torch.randint(-9, 10, (m, n), device="cuda").float() for _ in inputs]
+    sums = (product + sum(addends[:1]) - sum(addends[1:]), product + sum(addends[1:]))
+    exact = [each.to(types[dtype]) for each, dtype in zip(sums, outputs, strict=False)]
+    given = {
+        name: matrix(draw, value.to(types[dtype])) for name, value, dtype in zip(loads, addends, inputs, strict=True)
+    }
+    results = {name: matrix(draw, torch.full_like(each, torch.nan)) for name, each in zip(stores, exact, strict=True)}
+    if inputs[:1] == outputs[:1] and draw.random() < 0.5:
+        results["D"][1].copy_(given["r"][1])
+        given["r"] = results["D"]
+    op(a, b, **{name: view for name, (_, view) in (*given.items(), *results.items())})
+    for (memory, found), expected in zip(results.values(), exact, strict=True):
+        assert torch.equal(found, expected)
+        found.fill_(_AROUND)
+        assert bool((memory == _AROUND).all())
 
 
 @pytest.mark.parametrize("name", CASES)

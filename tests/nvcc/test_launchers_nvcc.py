@@ -22,6 +22,7 @@ from evt.emission import emitted
 from evt.errors import BuildError
 from evt.ir.convolution import Convolution
 from evt.launch.layout import Layout
+from evt.launch.members import structs
 from evt.launch.recipe import C_TYPES, Kernel, recipe_of
 from evt.plan import Plan
 from evt.plan.moved import moved
@@ -331,13 +332,15 @@ def test_products(text: str, dtype: str, config: str, fake: Path, tmp_path: Path
     compare(plan, calls, fake, tmp_path)
 
 
-@pytest.mark.slow
-def test_copies_of_operands(fake: Path, tmp_path: Path) -> None:
-    """The rows of A and of B are odd, and the parts of reductions follow the copies in the workspace."""
+@pytest.mark.parametrize("text", ["in r: f32[m, n]; D = acc + C + r", pytest.param(REDUCED, marks=pytest.mark.slow)])
+def test_copies_of_operands(text: str, fake: Path, tmp_path: Path) -> None:
+    """The rows of all matrices are odd, and the parts of reductions follow the copies in the workspace."""
     config = "own_cooperative_64x128x64_1x1x4"
-    op = evt.gemm(REDUCED, route="gemm-own-3x", config=config)
+    op = evt.gemm(text, route="gemm-own-3x", config=config)
     plan = op.plan("sm90", "f16", "f16", shapes=((64, 1025), (1025, 61)))
     assert [copy.name for copy in plan.row_copies] == ["copy_A", "copy_B"]
+    loaded = {f"loads[{i}].{part}" for i in range(2) for part in ("pointer", "stride")}
+    assert {name for name, _ in structs(plan)[1].members if "loads" in name} == (loaded if text != REDUCED else set())
     sizes = ((64, 61, 1025), (1000, 767, 511), (8191, 513, 2049), (1, 4095, 8191))
     compare(plan, [arguments(plan, of_product(*each)) for each in sizes], fake, tmp_path)
 

@@ -143,6 +143,12 @@ struct KeepsZeros : std::false_type {};
 template <class Epilogue>
 struct KeepsZeros<Epilogue, std::void_t<decltype(Epilogue::kKeepsZeros)>> : std::true_type {};
 
+/// Whether rows of the matrices that the kernel loads for the epilogue begin at any address.
+template <class Epilogue, class = void>
+struct IsUnaligned : std::false_type {};
+template <class Epilogue>
+struct IsUnaligned<Epilogue, std::void_t<decltype(Epilogue::kUnaligned)>> : std::true_type {};
+
 /// Whether the epilogue visits a transposed tile: its operations' columns are the matrix's rows.
 template <class Epilogue, class = void>
 struct IsTransposed : std::false_type {};

@@ -1,7 +1,7 @@
 """The epilogue of evt's own kernels, which visits the elements of a thread one after the other: see fragment.hpp.
 
-The kernel itself moves D, and C if both have 16 bits; a product moves all matrices whose rows are aligned. Threads move
-other matrices element by element.
+The kernel itself moves D, and C if both have 16 bits; a product moves all matrices whose rows are aligned, or loads
+those beside a D whose rows are not. Threads move other matrices element by element.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from evt.plan.geometry.halo import SHARED_BYTES, VECTOR
 from evt.plan.kernels.draft import Collective, Draft
 from evt.plan.kernels.epilogue_3x import tensor
 from evt.plan.plan import Tensor
-from evt.plan.staged import MOST_STAGED, MOST_STAGED_BY_ROWS, is_staged, is_unaligned, staged_by_product
+from evt.plan.staged import (
+    MOST_STAGED,
+    MOST_STAGED_BY_ROWS,
+    is_staged,
+    is_unaligned,
+    staged_by_product,
+    unaligned_by_product,
+)
 
 #: The elements of 16 bits of a word that a thread stores.
 _MOST_STORED = 2
@@ -99,7 +106,8 @@ def _moved(draft: Draft, is_stored: bool, moves_all: bool) -> list[Input | Outpu
     """Return the matrices that TMA can move, D first: all that have room in the buffers, or those like C and D."""
     if moves_all:
         by_rows = draft.config.schedule == "own_rows"
-        return staged_by_product(draft.problem, MOST_STAGED_BY_ROWS if by_rows else MOST_STAGED)
+        staged = staged_by_product(draft.problem, MOST_STAGED_BY_ROWS if by_rows else MOST_STAGED)
+        return staged if staged or by_rows else unaligned_by_product(draft.problem)
     stores = _is_staged(draft, draft.dag.primary)
     found: list[Input | Output] = [draft.dag.primary] * stores
     return found + [value for value in draft.dag.inputs if (is_stored or stores) and _is_staged(draft, value)]

@@ -16,7 +16,7 @@ from evt.plan.kernels.matrices import matrix_product, other_matrix
 from evt.plan.kernels.work import plan_bias, plan_factors, plan_zeros
 from evt.plan.plan import Matrix, MatrixProduct, OwnProduct, Plan, RowCopy
 from evt.plan.signature import bytes_of
-from evt.plan.staged import ALIGNED_BYTES, distance_of_pairs
+from evt.plan.staged import ALIGNED_BYTES, distance_of_pairs, unaligned_by_product
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,7 @@ def _loop(draft: Draft, product: MatrixProduct) -> OwnProduct:
         bias=plan_bias(draft),
         pairs=distance_of_pairs(draft.problem),
         partner=partner,
+        unaligned=draft.config.schedule != "own_rows" and bool(unaligned_by_product(draft.problem)),
     )
 
 

@@ -18,7 +18,7 @@ from evt.plan.problem import Problem
 from evt.plan.routes.route import Kernel, Route
 from evt.plan.rules import gemm, grouped, mainloop, own
 from evt.plan.rules import gemm_own as gemm_own_rules
-from evt.plan.staged import bytes_of_staged, is_paired, staged_by_product
+from evt.plan.staged import bytes_of_staged, is_paired, staged_by_product, unaligned_by_product
 
 
 def configs_sm90(problem: Problem) -> tuple[Config, ...]:
@@ -44,6 +44,7 @@ def space_sm90(problem: Problem) -> Iterator[Config]:
 
 def _tiles(problem: Problem) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
     dag, scaled, paired = problem.dag, bool(problem.dag.scales), is_paired(problem)
+    moved = staged_by_product(problem) or unaligned_by_product(problem)
     along_k = [block for name in dag.scales for block in _blocks(dag, name, 1)]
     product = ProductClass(
         dag.operands[0].dtype,
@@ -54,7 +55,7 @@ def _tiles(problem: Problem) -> tuple[tuple[Tile, ...], tuple[Tile, ...]]:
         deep=problem.converts and all(block % PACKED_DEPTH == 0 for block in along_k),
         paired=paired,
         fast_sums=problem.options.fast_sums,
-        staged=2 if paired or problem.ragged else max(bytes_of_staged(staged_by_product(problem)), 2),
+        staged=2 if paired or problem.ragged else max(bytes_of_staged(moved), 2),
     )
     return tiles_of(product)
 

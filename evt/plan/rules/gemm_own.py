@@ -15,7 +15,14 @@ from evt.plan.problem import Problem
 from evt.plan.rules.gemm import contiguous, operands_moved_by_tma
 from evt.plan.rules.own import columns_of_warp, exchange, further_matrix, wide_operands
 from evt.plan.rules.rule import Rule, rule
-from evt.plan.staged import MOST_STAGED, bytes_of_staged, distance_of_pairs, is_paired, is_staged, is_unaligned
+from evt.plan.staged import (
+    MOST_STAGED,
+    bytes_of_staged,
+    distance_of_pairs,
+    is_paired,
+    is_staged,
+    is_unaligned,
+)
 from evt.plan.verdict import HOLDS, Refusal, Verdict
 
 #: The most pixels of a 1x1 convolution that are copied: 1,568 pixels of 20 and 50 channels take 0.80 and 0.89 of
@@ -94,9 +101,9 @@ def suits_batches(problem: Problem) -> Verdict:
 
 
 @rule(
-    "the operands have 8 or 16 bits; there is one batch; TMA moves all row-major matrices of at most 32 bits, or "
-    "threads move a residual and D whose rows are not aligned; the epilogue has no blocks of columns and no "
-    "indexed tensors, and pairs only if D stores their values"
+    "the operands have 8 or 16 bits; there is one batch; TMA moves all row-major matrices of at most 32 bits, or a "
+    "product has matrices, or a convolution a residual and D, whose rows are not aligned; the epilogue has no blocks "
+    "of columns and no indexed tensors, and pairs only if D stores their values"
 )
 def suits(problem: Problem) -> Verdict:
     """Leave tensors that threads would move element by element to CUTLASS."""
@@ -143,7 +150,7 @@ def _is_staged(problem: Problem, value: Input | Output) -> bool:
 
 
 def _is_moved_fast(problem: Problem, value: Input | Output) -> bool:
-    """Return whether TMA moves a matrix, or threads move rows of a product that copies unaligned operands."""
+    """Return whether TMA moves a matrix, or rows of a product that copies unaligned operands are not aligned."""
     copies = problem.signature.convolution is None or isinstance(operands_moved_by_tma(problem), Refusal)
     return _is_staged(problem, value) or (copies and is_unaligned(problem, value, by_product=True))
 
@@ -161,7 +168,7 @@ def _moved(problem: Problem, admitted: Callable[[Problem, Input | Output], bool]
     if (together := exchange(problem)) is not None:
         return Refusal("pairs and blocks of columns are stored element by element", together)
     if not all(_is_staged(problem, value) for value in matrices):
-        return further_matrix(problem) or HOLDS
+        return HOLDS if problem.signature.convolution is None else further_matrix(problem) or HOLDS
     if (needed := bytes_of_staged(matrices)) > MOST_STAGED:
         return Refusal(f"an element of the epilogue's matrices has {needed} bytes, and buffers have {MOST_STAGED}")
     return HOLDS

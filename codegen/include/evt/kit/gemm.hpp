@@ -133,9 +133,11 @@ struct Gemm {
       int const warp = canonical_warp_idx_sync();
       if (Traits::Scaled::kExists && warp == 3) {
         Producer::load_scales(params, storage, rank);
+      } else if (Traits::kUnaligned && warp >= 1 && warp <= Traits::kRings) {
+        Producer::move_parts(params, storage, rank, warp - 1);
       } else if (elect_one_sync()) {
         if (warp == 0) Producer::load(params, storage, rank);
-        if (Traits::kStaged && warp >= 1 && warp <= Traits::kRings) Producer::move_parts(params, storage, rank, warp - 1);
+        if (Traits::kStaged && !Traits::kUnaligned && warp >= 1 && warp <= Traits::kRings) Producer::move_parts(params, storage, rank, warp - 1);
       }
       __syncwarp();
     } else {
@@ -156,13 +158,15 @@ struct Gemm {
       if (Traits::kDual) prefetch_tma_descriptor(params.partner);
       if (Traits::kLoadsFewColumns && params.columns % Traits::kBlockColumns != 0) prefetch_tma_descriptor(params.last);
     }
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < Traits::kLoads; ++i) {
-      if (warp == 1) prefetch_tma_descriptor(params.loads[i]);
-    }
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < Traits::kStores; ++i) {
-      if (warp == 2) prefetch_tma_descriptor(params.stores[i]);
+    if constexpr (!Traits::kUnaligned) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Traits::kLoads; ++i) {
+        if (warp == 1) prefetch_tma_descriptor(params.loads[i]);
+      }
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Traits::kStores; ++i) {
+        if (warp == 2) prefetch_tma_descriptor(params.stores[i]);
+      }
     }
     // A CTA sends to the CTAs of its row and of its column of the cluster.
     constexpr int kReceivers = Traits::kClusterColumns + Traits::kClusterRows - 1;
@@ -232,17 +236,18 @@ struct Gemm {
         for (int block = 0; block < Traits::kBlocks; ++block) epilogues.each[block].begin_tile(place_of);
       }
       typename Completion::Kept kept;
+      typename Completion::Beginnings const beginnings(params.loads, row);
       if constexpr (Traits::kPingpong) barrier_wait(storage.order(consumer), phase);
       if constexpr (Traits::kByStages) {
         int const stages = (work.k_blocks + 1 - consumer) / 2;
         if (stages > 0) Multiplication::multiply(storage, rank, consumer, stages, rows, state, accumulators, [] {});
       } else {
         Multiplication::multiply(storage, rank, consumer, work.k_blocks, rows, state, accumulators,
-                                 [&] { Completion::keep_parts(storage, consumer, buffer, kept); });
+                                 [&] { Completion::keep_parts(storage, consumer, buffer, kept, beginnings); });
       }
       if constexpr (Traits::kSplits > 1) {
         if constexpr (kMeetsLate) cluster_wait();
-        Completion::exchange_and_complete(storage, work, rank, consumer, epilogues, accumulators);
+        Completion::exchange_and_complete(storage, work, rank, consumer, epilogues, accumulators, beginnings);
         if (Traits::kByStages && consumer > 0) return;
       }
       if constexpr (Traits::kPingpong) {
@@ -257,7 +262,8 @@ struct Gemm {
         Epilogue& epilogue = epilogues.each[block];
         if (block > 0) epilogue.follow(epilogues.each[0]);
         if constexpr (!Traits::kPaired && Traits::kSplits == 1) {
-          Completion::complete_parts(storage, consumer, block, buffer, epilogue, accumulators[block], work.row, work.end, kept);
+          Completion::complete_parts(storage, consumer, block, buffer, epilogue, accumulators[block], work.row, work.end, beginnings,
+                                     kept);
         }
         epilogue.finish(columns(block));
       }

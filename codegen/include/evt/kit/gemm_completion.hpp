@@ -67,12 +67,17 @@ struct GemmCompletion {
     uint32_t words[std::max(Traits::kKept, 1)][std::max(Traits::kPartWords, 1)];
   };
 
+  using Beginnings = typename Traits::Staged::Beginnings;
+
   /// Keep C of the last parts of a tile, and release its buffers.
-  CUTLASS_DEVICE static void keep_parts(Storage const& storage, int consumer, PipelineState& buffer, Kept& kept) {
+  CUTLASS_DEVICE static void keep_parts(
+      Storage const& storage, int consumer, PipelineState& buffer, Kept& kept, Beginnings const& beginnings) {
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < Traits::kKept; ++i) {
       barrier_wait(storage.ready(consumer, buffer.index), buffer.phase);
-      EpilogueStep<Traits>::keep(typename EpilogueStep<Traits>::Lane(storage.buffer(consumer, buffer.index)), kept.words[i]);
+      using Lane = typename EpilogueStep<Traits>::Lane;
+      int const warp = threadIdx.x % kWarpGroup / 32;
+      EpilogueStep<Traits>::keep(Lane(storage.buffer(consumer, buffer.index), warp, 0, beginnings), kept.words[i]);
       fence_view_async_shared();  // else TMA overwrites words whose load is in flight: an arrival does not wait for it
       __syncwarp();
       if (threadIdx.x % 32 == 0) barrier_arrive(storage.written(consumer, buffer.index));
@@ -188,7 +193,7 @@ struct GemmCompletion {
   template <int Sums>
   CUTLASS_DEVICE static void complete_parts(Storage const& storage, int consumer, int block, PipelineState& buffer,
                                             Epilogue& epilogue, typename Traits::Accumulator const (&sums)[Sums],
-                                            int row, int rows, Kept const& kept = {}) {
+                                            int row, int rows, Beginnings const& beginnings, Kept const& kept = {}) {
     epilogue.compute_columns();
     uint32_t const loaded = storage.loaded(consumer, block);
     if constexpr (Traits::kLoadsBits) {
@@ -210,11 +215,13 @@ struct GemmCompletion {
       GemmRows const of_part(row, first, rows, words - fragment::kWordBytes * (row + first), loaded);
       bool const is_last = Traits::kLastRows != Traits::kPartRows && part == Traits::kPartsOfBlock - 1;
       if (is_last) {
-        complete<Traits, Traits::kLastRows>(epilogue, of_part, sums + first / 2, to);
+        complete<Traits, Traits::kLastRows>(epilogue, of_part, sums + first / 2, to, 0, threadIdx.x % kWarpGroup / 32, nullptr,
+                                            beginnings);
       } else {
         int const place = block * Traits::kPartsOfBlock + part - (Traits::kParts - Traits::kKept);
         uint32_t const* const words = Traits::kKept > 0 && place >= 0 ? kept.words[place] : nullptr;
-        complete<Traits, Traits::kPartRows>(epilogue, of_part, sums + first / 2, to, 0, threadIdx.x % kWarpGroup / 32, words);
+        complete<Traits, Traits::kPartRows>(epilogue, of_part, sums + first / 2, to, 0, threadIdx.x % kWarpGroup / 32, words,
+                                            beginnings);
       }
       if constexpr (Traits::kStaged) hand_over_part(storage, ring, buffer);
       if constexpr (Traits::kJoinsBits) {
@@ -227,7 +234,7 @@ struct GemmCompletion {
   /// Send the partial sums of a split tile to the CTAs that complete them, and complete this CTA's.
   CUTLASS_DEVICE static void exchange_and_complete(
       Storage const& storage, Work const& work, int rank, int consumer, Epilogues& epilogues,
-      typename Traits::Accumulator const (&accumulators)[Traits::kBlocks][Traits::kSums]) {
+      typename Traits::Accumulator const (&accumulators)[Traits::kBlocks][Traits::kSums], Beginnings const& beginnings) {
     GemmExchange<Traits> const exchange(storage, rank, consumer);
     exchange.send(accumulators);
     int const first = Traits::first_row_of(rank);
@@ -242,7 +249,7 @@ struct GemmCompletion {
         CUTLASS_PRAGMA_UNROLL
         for (int block = 0; block < Traits::kBlocks; ++block) {
           if (block > 0) epilogues.each[block].follow(epilogues.each[0]);
-          complete_parts(storage, consumer, block, buffer, epilogues.each[block], sums[block], row, work.end);
+          complete_parts(storage, consumer, block, buffer, epilogues.each[block], sums[block], row, work.end, beginnings);
         }
       }
     }

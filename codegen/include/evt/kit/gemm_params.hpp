@@ -19,7 +19,7 @@
 namespace evt {
 namespace kit {
 
-/// A matrix of the epilogue that TMA moves. `batch_stride` is 0 if batches share it.
+/// A matrix of the epilogue that the kernel moves. `batch_stride` is 0 if batches share it.
 struct MovedMatrix {
   void const* pointer;
   int64_t stride, batch_stride;
@@ -48,7 +48,8 @@ struct GemmArguments {
 template <class Traits>
 struct GemmParams {
   CUtensorMap a, b, last, partner;  // last: the columns of B after the whole blocks
-  CUtensorMap loads[std::max(Traits::kLoads, 1)], stores[std::max(Traits::kStores, 1)];
+  using Moved = std::conditional_t<Traits::kUnaligned, MovedMatrix, CUtensorMap>;
+  Moved loads[std::max(Traits::kLoads, 1)], stores[std::max(Traits::kStores, 1)];
   typename Traits::Epilogue::Params epilogue;
   typename Traits::Scales::Params scales;
   int rows, columns;
@@ -188,8 +189,13 @@ struct GemmHost {
       done = done && filters(arguments.b, rows, b_stride).encode(params.b);
     }
     if constexpr (Traits::kGrouped) done = done && arguments.groups <= kMaxGroups;
-    done = done && encode_moved<false>(typename Traits::Loads{}, arguments, arguments.loads, params.loads, matrix);
-    done = done && encode_moved<Traits::kGrouped>(typename Traits::Stores{}, arguments, arguments.stores, params.stores, matrix);
+    if constexpr (Traits::kUnaligned) {
+      std::copy(arguments.loads, arguments.loads + Traits::kLoads, params.loads);
+    } else {
+      done = done && encode_moved<false>(typename Traits::Loads{}, arguments, arguments.loads, params.loads, matrix);
+      done = done &&
+             encode_moved<Traits::kGrouped>(typename Traits::Stores{}, arguments, arguments.stores, params.stores, matrix);
+    }
     return done;
   }
 

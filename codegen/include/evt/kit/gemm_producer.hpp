@@ -60,7 +60,8 @@ struct GemmProducer {
     load_runs<Run>(params, storage, rank);
   }
 
-  /// Load the epilogue's matrices into the buffers of a ring, and store them.
+  /// Load the epilogue's matrices into the buffers of a ring, and store them: by a thread, or by a warp if they are
+  /// unaligned.
   CUTLASS_DEVICE static void move_parts(Params const& params, Storage const& storage, int rank, int ring) {
     int const first_row = Traits::first_row_of(rank) + Traits::row_of_consumer(ring);
     if (first_row >= Traits::kPixels) return;  // this CTA completes nothing of a split tile
@@ -79,7 +80,12 @@ struct GemmProducer {
     auto const part_of = [](int use) { return use < Traits::kKept ? Traits::kParts - Traits::kKept + use : use - Traits::kKept; };
     auto const prepare = [&](Work const& work, int use, int index) {
       uint32_t const ready = storage.ready(ring, index);
-      if (Traits::kLoads > 0 && use < Traits::kParts) {
+      if constexpr (Traits::kUnaligned) {
+        int const part = use < Traits::kParts ? part_of(use) : 0;
+        int const rows = use < Traits::kParts ? min(rows_of(part), work.end - row_of(work, part)) : 0;
+        load_rows(IndicesTo<Traits::kLoads>{}, params, storage.buffer(ring, index), ready, rows, column_of(work, part),
+                  row_of(work, part));
+      } else if (Traits::kLoads > 0 && use < Traits::kParts) {
         constexpr int kRowBytes = Traits::kBlockColumns * Staged::loaded_bytes();
         int const part = part_of(use);
         arrive_and_expect_tx(ready, rows_of(part) * kRowBytes);
@@ -289,6 +295,42 @@ struct GemmProducer {
                                             batch * params.load_steps[Numbers]);
          }),
      ...);
+  }
+
+  /// The elements of a row of a part from a column on.
+  CUTLASS_DEVICE static int columns_of_row(Params const& params, int column) {
+    return min(max(params.columns - column, 0), Traits::kBlockColumns);
+  }
+
+  /// Call `move(to, from, bytes)` for some rows of a part of an unaligned matrix, a row by a lane: for the blocks that
+  /// contain its elements.
+  template <int Number, class Move>
+  CUTLASS_DEVICE static void for_each_row(
+      Params const& params, uint32_t buffer, int rows, int column, int row, Move const& move) {
+    constexpr int kBytes = Staged::template kElementBytes<Number>, kPitch = Staged::template kPitch<Number>;
+    MovedMatrix const& matrix = params.loads[Number];
+    int const columns = columns_of_row(params, column);
+    if (columns == 0) return;
+    for (int i = threadIdx.x % 32; i < rows; i += 32) {
+      uint64_t const from = reinterpret_cast<uint64_t>(matrix.pointer) + ((row + i) * matrix.stride + column) * kBytes;
+      uint64_t const begin = from / kCopiedBytes * kCopiedBytes;
+      int const bytes = ceil_div(int(from - begin) + columns * kBytes, kCopiedBytes) * kCopiedBytes;
+      move(buffer + Staged::template kPlace<Number> + i * kPitch, reinterpret_cast<void const*>(begin), bytes);
+    }
+  }
+
+  /// Load some rows of a part of unaligned matrices, by a warp.
+  template <int... Numbers>
+  CUTLASS_DEVICE static void load_rows(Indices<Numbers...>, Params const& params, uint32_t buffer, uint32_t ready, int rows,
+                                       int column, int row) {
+    int sum = 0;
+    auto const add = [&](uint32_t, void const*, int bytes) { sum += bytes; };
+    (for_each_row<Numbers>(params, buffer, rows, column, row, add), ...);
+    sum = __reduce_add_sync(0xffffffffu, sum);
+    if (threadIdx.x % 32 == 0) arrive_and_expect_tx(ready, sum);
+    __syncwarp();
+    auto const load = [&](uint32_t to, void const* from, int bytes) { tma_load_bulk(to, from, bytes, ready); };
+    (for_each_row<Numbers>(params, buffer, rows, column, row, load), ...);
   }
 
   /// Store a part of the epilogue's matrices.

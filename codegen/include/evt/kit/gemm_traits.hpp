@@ -146,6 +146,7 @@ struct GemmTraits {
   static constexpr int kStores = kit::Staged<Loads, Stores, kBlockColumns, 0>::kStores;
   static constexpr int kStagedBytes = kit::Staged<Loads, Stores, kBlockColumns, 0>::bytes_of_element();
   static constexpr bool kStaged = kLoads + kStores > 0;
+  static constexpr bool kUnaligned = fragment::IsUnaligned<Epilogue>::value;  // whether their rows are not aligned
 
   static constexpr int kRowBytes = kBoxDepth * Mma::kElementBytes;
   static constexpr int kRowsBytes = kPixels * kRowBytes;  // of A in a box
@@ -171,7 +172,7 @@ struct GemmTraits {
   // TMA moves parts of different rows in boxes of half a step, which are as high as the swizzle's pattern.
   static constexpr int kBoxRows = kLastRows == kPartRows ? kPartRows : kStepPixels / 2;
   static constexpr int kParts = kPartsOfBlock * (kByRows ? kColumnBlocks : kBlocks) / kMembers;
-  using Staged = kit::Staged<Loads, Stores, kBlockColumns, kPartRows>;
+  using Staged = kit::Staged<Loads, Stores, kBlockColumns, kPartRows, kUnaligned>;
   static constexpr int kPartBytes = Staged::kBytes;
   // Steps whose elements threads load before they are needed, if no parts of C and D are moved: registers limit them.
   static constexpr int kAhead = kStaged || kBlocks * kSums > 128 ? 1 : 3;
@@ -257,6 +258,7 @@ struct GemmTraits {
                 "pairs are rows of B in two blocks");
   static_assert(!kDual || (kPairs == 1 && !kManyB), "two matrices have the columns of neighbouring pairs, without batches");
   static_assert(!kJoinsBits || (kStaged && !kByRows && !kPaired && !kGrouped), "consumers by columns complete parts");
+  static_assert(!kUnaligned || (kStores == 0 && !kByRows && !kPaired && !kManyB), "unaligned matrices are loaded");
   static_assert(kSplits == 1 || kSumsBeside || kExchangedBytes <= kStages * kStageBytes, "partial sums fit in the stages");
 
   using Lanes = std::conditional_t<kPaired, LanesOfPairs<kPairs>, kit::Lanes>;

@@ -5,6 +5,9 @@
 //
 // A buffer has some rows of a block of columns of all matrices. A stored matrix has the memory of a loaded one whose
 // elements have its size, if there is one: a thread reads the elements of a step before it writes them.
+//
+// Rows of unaligned matrices begin at any address. TMA copies the blocks of 16 bytes that contain a row's elements. So a
+// row begins at the same byte of its first block in memory and in the buffer. Such matrices are only loaded.
 
 #include <algorithm>
 #include <cstdint>
@@ -88,12 +91,16 @@ struct StagedMatrix {
   }
 };
 
+/// The bytes of a block that TMA copies.
+inline constexpr int kCopiedBytes = 16;
+
 /// The matrices that an epilogue loads, and that it stores, in buffers of Rows rows and Columns columns.
-template <class Loaded, class Stored, int Columns, int Rows>
+template <class Loaded, class Stored, int Columns, int Rows, bool Unaligned = false>
 struct Staged;
 
-template <class... Loads, class... Stores, int Columns, int Rows>
-struct Staged<fragment::Elements<Loads...>, fragment::Elements<Stores...>, Columns, Rows> {
+template <class... Loads, class... Stores, int Columns, int Rows, bool Unaligned>
+struct Staged<fragment::Elements<Loads...>, fragment::Elements<Stores...>, Columns, Rows, Unaligned> {
+  static constexpr bool kUnaligned = Unaligned;
   static constexpr int kLoads = sizeof...(Loads), kStores = sizeof...(Stores);
   static constexpr int kMatrices = kLoads + kStores;
   template <int Number>
@@ -123,11 +130,15 @@ struct Staged<fragment::Elements<Loads...>, fragment::Elements<Stores...>, Colum
     for (int i = 0; i < kMatrices; ++i) count += owner_of(i) == i;
     return count;
   }
+  /// The bytes from one row of all columns to the next.
+  CUTLASS_HOST_DEVICE static constexpr int bytes_of_row(int matrix) {
+    return bytes_of(matrix) * Columns + (Unaligned ? kCopiedBytes : 0);
+  }
   /// The place of a matrix in a buffer, or the end of all. Swizzled boxes begin at multiples of kAlignment.
   CUTLASS_HOST_DEVICE static constexpr int place_of(int matrix) {
     int place = 0, end = matrix < kMatrices ? owner_of(matrix) : matrix;
     for (int i = 0; i < end; ++i) {
-      int const bytes = owner_of(i) == i ? bytes_of(i) * Columns * Rows : 0;
+      int const bytes = owner_of(i) == i ? bytes_of_row(i) * Rows : 0;
       place += count_owners() > 1 ? (bytes + kAlignment - 1) / kAlignment * kAlignment : bytes;
     }
     return place;
@@ -146,6 +157,10 @@ struct Staged<fragment::Elements<Loads...>, fragment::Elements<Stores...>, Colum
   static constexpr int kBytes = place_of(kMatrices);
   template <int Matrix>
   static constexpr int kPlace = place_of(Matrix);
+  template <int Matrix>
+  static constexpr int kPitch = bytes_of_row(Matrix);
+  template <int Matrix>
+  static constexpr int kElementBytes = bytes_of(Matrix);
 
   /// The words of a step of a loaded matrix: of two elements of 16 bits, or of one element.
   CUTLASS_HOST_DEVICE static constexpr int words_of(int matrix) { return bytes_of(matrix) == 2 ? 4 : fragment::kElements; }
@@ -158,6 +173,36 @@ struct Staged<fragment::Elements<Loads...>, fragment::Elements<Stores...>, Colum
   static constexpr int kWordsBefore = words_between(Matrix < kLoads ? 0 : kLoads, Matrix);
   static constexpr int kLoadedWords = std::max(words_between(0, kLoads), 1);
   static constexpr int kStoredWords = std::max(words_between(kLoads, kMatrices), 1);
+
+  /// Where the rows of a tile begin in their first blocks.
+  struct RowsBegin {
+    uint32_t first[std::max(kLoads, 1)], step[std::max(kLoads, 1)];  // row 0 of loaded matrices, and from a row to the next
+
+    RowsBegin() = default;
+    template <class Moved>
+    CUTLASS_DEVICE RowsBegin(Moved const* loads, int row) : RowsBegin(loads, row, IndicesTo<kLoads>{}) {}
+
+    /// The place of a row's first element in its first block.
+    template <int Number>
+    CUTLASS_DEVICE uint32_t of(int row) const {
+      return (first[Number] + row * step[Number]) % kCopiedBytes;
+    }
+
+   private:
+    template <class Moved, int... Numbers>
+    CUTLASS_DEVICE RowsBegin(Moved const* loads, int row, Indices<Numbers...>) {
+      ((step[Numbers] = uint32_t(loads[Numbers].stride) * kElementBytes<Numbers>,
+        first[Numbers] = uint32_t(reinterpret_cast<uint64_t>(loads[Numbers].pointer)) + row * step[Numbers]),
+       ...);
+    }
+  };
+  /// Aligned rows begin with their blocks.
+  struct RowsAreAligned {
+    RowsAreAligned() = default;
+    template <class Moved>
+    CUTLASS_DEVICE RowsAreAligned(Moved const*, int) {}
+  };
+  using Beginnings = std::conditional_t<Unaligned, RowsBegin, RowsAreAligned>;
 };
 
 /// The matrices of C and D alone.

@@ -28,11 +28,12 @@ struct EpilogueStep {
   static constexpr bool kTransposed = fragment::IsTransposed<Epilogue>::value;
 
   /// The addresses of a lane in a buffer, for elements of each size: see StagedMatrix.
-  struct Lane {
+  struct AlignedLane {
     uint32_t of_bytes, of_halves, of_words;
 
     /// `strip`: 16 columns, or rows of a transposed tile. A warp's number is its strip.
-    CUTLASS_DEVICE explicit Lane(uint32_t buffer, int strip = threadIdx.x % kWarpGroup / 32, int half = 0)
+    CUTLASS_DEVICE explicit AlignedLane(uint32_t buffer, int strip = threadIdx.x % kWarpGroup / 32, int half = 0,
+                                        typename Staged::Beginnings const& = {})
         : of_bytes(buffer + Staged::template Matrix<uint8_t>::template place<kHalf>(strip, half)),
           of_halves(buffer + (kTransposed ? Staged::template Matrix<uint16_t>::place_of_rows(strip)
                                           : Staged::template Matrix<uint16_t>::template place<kHalf>(strip, half))),
@@ -45,6 +46,36 @@ struct EpilogueStep {
       return (kBytes == 1 ? of_bytes : kBytes == 2 ? of_halves : of_words) + kPlace;
     }
   };
+
+  /// The addresses of a lane's rows in a buffer of unaligned matrices, at the lane's first column of a strip.
+  struct UnalignedLane {
+    uint32_t rows[std::max(Staged::kLoads, 1)][fragment::kRows];
+
+    CUTLASS_DEVICE explicit UnalignedLane(uint32_t buffer, int strip, int, typename Staged::Beginnings const& beginnings)
+        : UnalignedLane(buffer, strip, beginnings, IndicesTo<Staged::kLoads>{}) {}
+
+    /// The address of element i of a step.
+    template <int Matrix>
+    CUTLASS_DEVICE uint32_t address(int i, int step) const {
+      constexpr int kBytes = Staged::template kElementBytes<Matrix>, kPitch = Staged::template kPitch<Matrix>;
+      return rows[Matrix][i / 4 * 2 + i % 2] + i / 2 % 2 * 8 * kBytes + step * kStepPixels * kPitch;
+    }
+
+   private:
+    template <int... Matrices>
+    CUTLASS_DEVICE UnalignedLane(
+        uint32_t buffer, int strip, typename Staged::Beginnings const& beginnings, Indices<Matrices...>) {
+      int const lane = threadIdx.x % 32, column = kStepPixels * strip + lane / 4;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < fragment::kRows; ++i) {
+        int const row = lane % 4 * 2 + i / 2 * 8 + i % 2;
+        ((rows[Matrices][i] = buffer + Staged::template kPlace<Matrices> + row * Staged::template kPitch<Matrices> +
+                              beginnings.template of<Matrices>(row) + column * Staged::template kElementBytes<Matrices>),
+         ...);
+      }
+    }
+  };
+  using Lane = std::conditional_t<Staged::kUnaligned, UnalignedLane, AlignedLane>;
 
   fragment::Places places;
   typename Epilogue::Fetched fetched;
@@ -148,12 +179,32 @@ struct EpilogueStep {
  private:
   template <int... Numbers>
   CUTLASS_DEVICE void load_all(Indices<Numbers...>, Lane const& lane, int step, bool is_whole) {
-    (load_one<Numbers>(lane, step, is_whole), ...);
+    if constexpr (Staged::kUnaligned) {
+      (load_unaligned<Numbers>(lane, step, is_whole), ...);
+    } else {
+      (load_one<Numbers>(lane, step, is_whole), ...);
+    }
   }
 
   template <int... Numbers>
   CUTLASS_DEVICE void store_all(Indices<Numbers...>, Lane const& lane, int step, bool is_whole) const {
     (store_one<Numbers>(lane, step, is_whole), ...);
+  }
+
+  /// Load the elements of an unaligned matrix one by one.
+  template <int Number>
+  CUTLASS_DEVICE void load_unaligned(Lane const& lane, int step, bool is_whole) {
+    uint32_t* const words = loaded + Staged::template kWordsBefore<Number>;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < (is_whole ? fragment::kElements : fragment::kElements / 2); ++i) {
+      uint32_t const address = lane.template address<Number>(i, step);
+      if constexpr (Staged::template kElementBytes<Number> == 4) {
+        words[i] = load_shared_word(address);
+      } else {
+        uint32_t const half = load_shared_half(address);
+        words[i / 2] = i % 2 == 0 ? half : words[i / 2] | half << 16;
+      }
+    }
   }
 
   template <int Number>
@@ -212,10 +263,11 @@ struct EpilogueStep {
 template <class Traits, int Pixels, int Ahead = 1, class Rows>
 CUTLASS_DEVICE void complete(typename Traits::Epilogue& epilogue, Rows rows,
                              typename Traits::Accumulator const* accumulators, uint32_t buffer, int half = 0,
-                             int strip = threadIdx.x % kWarpGroup / 32, uint32_t const* kept = nullptr) {
+                             int strip = threadIdx.x % kWarpGroup / 32, uint32_t const* kept = nullptr,
+                             typename Traits::Staged::Beginnings const& beginnings = {}) {
   constexpr int kSteps = ceil_div(Pixels, kStepPixels);
   auto const is_whole = [](int step) { return (step + 1) * kStepPixels <= Pixels; };
-  typename EpilogueStep<Traits>::Lane const lane(buffer, strip, half);
+  typename EpilogueStep<Traits>::Lane const lane(buffer, strip, half, beginnings);
   EpilogueStep<Traits> steps[Ahead + 1];
   auto const load = [&](int step) {
     if (step >= kSteps) return;
