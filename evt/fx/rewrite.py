@@ -20,6 +20,7 @@ from evt.fx.gradient import leave_unread
 from evt.fx.index_map import Arrangement, Size, all_same, same
 from evt.fx.kernels import program_text
 from evt.fx.results import keep_strides
+from evt.fx.retrace import retrace
 from evt.fx.shown import keep_shown
 from evt.fx.sizes import shaped
 from evt.fx.verify import verify
@@ -97,6 +98,8 @@ def rewrite(graph: Graph, fused: Sequence[RegionProgram], caller: CallWriter = R
     for node in graph.nodes if fused else ():
         if operator_name(node) in ("view.default", "_unsafe_view.default"):
             node.target = aten.reshape.default
+    if not caller.strided:
+        retrace(graph, now.values(), moved)
     graph.lint()
 
 

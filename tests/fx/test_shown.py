@@ -57,6 +57,57 @@ def test_views_with_gaps(name: str) -> None:
         assert (got.stride(), got.storage_offset()) == (want.stride(), want.storage_offset()), place
 
 
+#: Views of all elements.
+_WHOLE: Sequence[Callable[[Value], Value]] = (
+    lambda y: y.reshape(-1, *y.shape[2:]) if y.is_contiguous() else y.mT,
+    lambda y: y.transpose(0, 1),
+    lambda y: y[None],
+    lambda y: y.as_strided(y.shape[::-1], torch.empty(y.shape).stride()[::-1]),
+)
+
+
+def _shared(tensors: Sequence[Value]) -> list[tuple[int, int, int]]:
+    """Return the pairs of tensors that share memory, with the distances of their first elements."""
+    pairs = ((i, j) for j in range(len(tensors)) for i in range(j))
+    memory = [each.untyped_storage().data_ptr() for each in tensors]
+    return [(i, j, tensors[j].data_ptr() - tensors[i].data_ptr()) for i, j in pairs if memory[i] == memory[j]]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_later"),
+    [
+        ("conv1d", False),
+        ("mm", False),
+        ("conv2d", True),
+        *(pytest.param(name, False, marks=pytest.mark.slow) for name in _PRODUCTS.keys() - {"conv1d", "mm"}),
+    ],
+)
+def test_results_share_memory_as_in_eager_mode(name: str, is_later: bool) -> None:
+    """Products, views and copies are results; copies are written to. ``is_later`` adds an operator of Inductor's."""
+    x_shape, w_shape, product = _PRODUCTS[name]
+    views = [*_WHOLE, *_VIEWS]
+    generator = torch.Generator().manual_seed(0)
+    x, *weights = (torch.randn(shape, generator=generator) for shape in (x_shape, *[w_shape] * len(views)))
+
+    def function(x: Value, *weights: Value) -> list[Value]:
+        found = []
+        for place, (view, w) in enumerate(zip(views, weights, strict=True)):
+            y = torch.relu(product(x, w))
+            y = y.flip(0) if is_later else y
+            copy = view(y).clone()
+            if place % 2:
+                copy[[0]] = 7
+            results = [y, copy, view(y), views[place - 1](y)]
+            found += [results[:2], results[1:], results][place % 3]
+        return found
+
+    wanted, found = function(x, *weights), compiled(function)(x, *weights)
+    for want, got in zip(wanted, found, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    assert [each.stride() for each in found] == [each.stride() for each in wanted]
+    assert _shared(found) == _shared(wanted)
+
+
 def test_a_result_and_its_view_share_memory() -> None:
     x, w = torch.randn(2, 8, 6, 5), torch.randn(8, 8, 3, 3)
 
