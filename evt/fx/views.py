@@ -15,7 +15,7 @@ _PARTS = ("slice", "expand", "select", "narrow", "diagonal", "split", "split_wit
 _PERMUTATIONS = ("permute", "transpose", "t", "numpy_T", "mT", "swapaxes")
 _VIEWS = frozenset((*RESHAPES, *_PARTS, *_PERMUTATIONS))
 #: Operators that read or reinterpret memory and not elements.
-MEMORY = ("as_strided", "view_as_real", "view_as_complex", "view.dtype")
+MEMORY = ("as_strided", "as_strided_scatter", "view_as_real", "view_as_complex", "view.dtype")
 #: Operators whose operands Inductor copies if their strides differ from the trace: matrix products, and attention by
 #: the beginning of its names.
 _MATRICES = ("mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm")

@@ -108,6 +108,20 @@ def test_results_share_memory_as_in_eager_mode(name: str, is_later: bool) -> Non
     assert _shared(found) == _shared(wanted)
 
 
+def test_writes_to_memory_as_it_lies() -> None:
+    """``as_strided`` reads and writes the elements that it has in eager mode, before and after other operators."""
+    x, w = torch.randn(2, 8, 6, 5), torch.randn(8, 8, 3, 3)
+
+    def function(x: Value, w: Value) -> list[Value]:
+        found = []
+        for y in (torch.relu(functional.conv2d(x, w, padding=1)), torch.tanh(functional.conv2d(x, w)).flip(0)):
+            y.as_strided((y.numel() // 2,), (1,)).add_(1)
+            found += [y.sum(1), y.as_strided((y.numel(),), (1,)) * 2]
+        return found
+
+    torch.testing.assert_close(compiled(function)(x, w), function(x, w), rtol=1e-4, atol=1e-4)
+
+
 def test_a_result_and_its_view_share_memory() -> None:
     x, w = torch.randn(2, 8, 6, 5), torch.randn(8, 8, 3, 3)
 
