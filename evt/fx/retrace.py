@@ -43,7 +43,7 @@ def retrace(graph: Graph, results: Collection[Node], moved: Collection[Node]) ->
         if not _is_traced(node):
             continue
         is_view = is_alias(node) or base_name(node) == "reshape"
-        if not (strided | views if is_view else strided).intersection(node.all_input_nodes):
+        if not any(each in strided or (is_view and each in views) for each in node.all_input_nodes):
             continue
         before, made = node.meta["val"], _run(node)
         if base_name(node) == "reshape" and not _shares(made, node.all_input_nodes[0]):
@@ -58,6 +58,8 @@ def retrace(graph: Graph, results: Collection[Node], moved: Collection[Node]) ->
 def _is_traced(node: Node) -> bool:
     """Return whether an operator can be run on traced tensors again, and its strides follow from its operands'."""
     if node.op != "call_function" or "evt" in node.meta or "unbacked_bindings" in node.meta:
+        return False
+    if any("val" not in each.meta for each in (node, *node.all_input_nodes)):
         return False
     return node.target is operator.getitem or (
         isinstance(node.target, OpOverload) and not node.target._schema.is_mutable
