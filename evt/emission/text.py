@@ -160,8 +160,8 @@ class FragmentText:
     ``further`` are the elements of the other matrices that the kernel loads, and that it stores. ``places``: whether
     the ``passes`` ask for the rows of elements. ``transposed``: the columns of the operations are the matrix's rows.
     ``keeps_zeros``: D is the one output, and 0 wherever the product is 0. ``unaligned``: rows of the matrices that the
-    kernel moves begin at any address. ``of_columns`` are the values that a thread computes once for each of its
-    columns, which are those of ``lanes``.
+    kernel moves begin at any address. ``of_columns``: the values that a thread computes once for each of its columns.
+    ``lanes`` says which columns a thread has.
     """
 
     source: str
