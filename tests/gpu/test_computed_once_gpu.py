@@ -1,4 +1,4 @@
-"""Values of columns in own kernels, on a GPU: their bits are those of the same numbers as a matrix."""
+"""Values of columns in own kernels, on a GPU: a matrix of the same numbers gives the same bits."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def expression(draw: random.Random, leaves: list[str], depth: int) -> str:
 
 
 def program(name: str, seed: int) -> str:
-    """Return a program whose columns, rows and numbers have values of their own."""
+    """Return a program that computes values of columns, of rows and of numbers."""
     draw = random.Random(seed)
     column = expression(draw, ["u", "v", "s"], 3)
     value = (
