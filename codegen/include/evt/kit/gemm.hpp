@@ -182,7 +182,7 @@ struct Gemm {
     }
     for (int i = warp; i < Traits::kRings * Traits::kBuffers; i += Traits::kThreads / 32) {
       barrier_init(storage.ready(0, i), 1);
-      barrier_init(storage.written(0, i), kWarps);
+      barrier_init(storage.written(0, i), kWarps * Traits::kPartArrivals);
     }
     fence_barrier_init();
   }

@@ -69,6 +69,11 @@ struct GemmCompletion {
 
   using Beginnings = typename Traits::Staged::Beginnings;
 
+  /// Arrive at the barrier of a part, by a warp or by all of its lanes.
+  CUTLASS_DEVICE static void arrive_at_part(uint32_t barrier) {
+    if (Traits::kPartArrivals > 1 || threadIdx.x % 32 == 0) barrier_arrive(barrier);
+  }
+
   /// Keep C of the last parts of a tile, and release its buffers.
   CUTLASS_DEVICE static void keep_parts(
       Storage const& storage, int consumer, PipelineState& buffer, Kept& kept, Beginnings const& beginnings) {
@@ -80,7 +85,7 @@ struct GemmCompletion {
       EpilogueStep<Traits>::keep(Lane(storage.buffer(consumer, buffer.index), warp, 0, beginnings), kept.words[i]);
       fence_view_async_shared();  // else TMA overwrites words whose load is in flight: an arrival does not wait for it
       __syncwarp();
-      if (threadIdx.x % 32 == 0) barrier_arrive(storage.written(consumer, buffer.index));
+      arrive_at_part(storage.written(consumer, buffer.index));
       buffer.advance_once(1, Traits::kBuffers);
     }
   }
@@ -260,7 +265,7 @@ struct GemmCompletion {
   CUTLASS_DEVICE static void hand_over_part(Storage const& storage, int ring, PipelineState& buffer) {
     fence_view_async_shared();
     __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(storage.written(ring, buffer.index));
+    arrive_at_part(storage.written(ring, buffer.index));
     buffer.advance_once(1, Traits::kBuffers);
   }
 };

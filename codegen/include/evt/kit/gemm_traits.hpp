@@ -182,6 +182,8 @@ struct GemmTraits {
   static constexpr int kRun = Conversion::kPacked || kByRows ? 4 : 1;
   /// The arrivals of a warp at the barriers of its CTA's stages: each lane writes factors, or reads rows and filters.
   static constexpr int kLaneArrivals = Scaled::kExists || kByWarps ? 32 : 1;
+  /// The arrivals of a warp at the barrier of a part: each lane has read elements that TMA overwrites.
+  static constexpr int kPartArrivals = kUnaligned ? 32 : 1;
   static constexpr int kMaxStages = 12, kConsumerBarriers = 5, kBarriers = 2 * kMaxStages + kConsumers * kConsumerBarriers;
   static constexpr int kBarrierBytes = 8 * (kBarriers + 2 * kRings * kParts);
   static constexpr bool kJoinsBits = JoinsBits<Epilogue>::value;
