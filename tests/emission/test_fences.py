@@ -10,7 +10,7 @@ import pytest
 INCLUDE = Path(__file__).parents[2] / "codegen" / "include" / "evt"
 
 #: An arrival that gives a buffer of the epilogue's matrices to TMA.
-ARRIVAL = re.compile(r"barrier_arrive\(storage\.(?:result_)?written\(")
+ARRIVAL = re.compile(r"arrive(?:_at_part)?\(storage\.(?:result_)?written\(")
 ARRIVALS = [
     (path, number)
     for path in sorted(INCLUDE.rglob("*.hpp"))
