@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from evt.compilation.toolchain import find_nvcc
+from evt.compilation.toolchain import find_cutlass, find_nvcc
 from tests.support.command_line import ok
 
 CONVOLUTION = str(Path(__file__).parents[2] / "samples/conv_relu_add.evt")
@@ -20,10 +20,11 @@ SCALED = (
 
 
 def environment(**more: str) -> Mapping[str, str]:
-    """Return an environment in which the build finds nvcc, and Python no evt; PYTHONPATH may have CUTLASS's headers."""
-    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    others = os.pathsep.join(each for each in folders if not Path(each, "evt").is_dir())
-    return {**os.environ, "CUDACXX": str(find_nvcc().path), "PYTHONPATH": others, **more}
+    """Return an environment in which the build finds nvcc and CUTLASS's headers, and Python no evt."""
+    headers, folders = find_cutlass().include.parent, os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    is_hidden = any(each and headers.is_relative_to(Path(each).absolute()) for each in folders)
+    cutlass = {"CUTLASS_PATH": str(headers)} if is_hidden else {}
+    return {**os.environ, "CUDACXX": str(find_nvcc().path), "PYTHONPATH": "", **cutlass, **more}
 
 
 def run(*words: str | Path, **options: str) -> str:
