@@ -70,7 +70,7 @@ def drawn(seed: int) -> Any:
     return function
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(20), *(pytest.param(each, marks=pytest.mark.slow) for each in range(20, 60))])
 def test_graphs_keep_their_results(seed: int) -> None:
     torch.manual_seed(seed)
     given = [torch.randn(SHAPE), torch.randn(SHAPE).to(random.Random(-seed).choice([torch.float32, torch.bfloat16]))]

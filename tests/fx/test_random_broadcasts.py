@@ -72,7 +72,9 @@ def test_one_element_of_a_vector_is_not_the_vector(part: str, rows: int) -> None
         fused(lambda x, w: functional.linear(x, w) + x * take(x[0]), x, weight)
 
 
-@pytest.mark.parametrize("size", [(1, 6, 1), (1, 6, 5), (1, 1, 1), (2, 3, 4)])
+@pytest.mark.parametrize(
+    "size", [(1, 6, 1), *(pytest.param(each, marks=pytest.mark.slow) for each in ((1, 6, 5), (1, 1, 1), (2, 3, 4)))]
+)
 def test_sums_of_small_images(size: tuple[int, int, int]) -> None:
     """A sum over channels is stored as [N, P, Q], also where N or Q is 1."""
     images, height, width = size

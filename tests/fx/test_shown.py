@@ -77,9 +77,8 @@ def _shared(tensors: Sequence[Value]) -> list[tuple[int, int, int]]:
     ("name", "is_later"),
     [
         ("conv1d", False),
-        ("mm", False),
         ("conv2d", True),
-        *(pytest.param(name, False, marks=pytest.mark.slow) for name in _PRODUCTS.keys() - {"conv1d", "mm"}),
+        *(pytest.param(name, False, marks=pytest.mark.slow) for name in _PRODUCTS.keys() - {"conv1d"}),
     ],
 )
 def test_results_share_memory_as_in_eager_mode(name: str, is_later: bool) -> None:

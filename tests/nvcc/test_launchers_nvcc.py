@@ -254,7 +254,9 @@ GRADIENTS = [
         *("conv2d_wgrad", (100, 520, 14, 14), (100, 2048, 14, 14), {"kernel_size": 1}, "conv-wgrad-3x"), id="streamed"
     ),
     pytest.param(
-        *("conv2d_wgrad", (9, 128, 14, 14), (9, 192, 14, 14), {"kernel_size": 1}, "conv-wgrad-3x"), id="blocks"
+        *("conv2d_wgrad", (9, 128, 14, 14), (9, 192, 14, 14), {"kernel_size": 1}, "conv-wgrad-3x"),
+        id="blocks",
+        marks=SLOW,
     ),
 ]
 CONVOLUTIONS = [
@@ -350,7 +352,7 @@ def test_copies_of_operands(text: str, fake: Path, tmp_path: Path) -> None:
     [
         pytest.param("gemv-own-3x", "bf16", "gemv_8x32x64", marks=pytest.mark.slow),
         pytest.param("gemv-own-3x", "i8", "gemv_32x32x128", marks=pytest.mark.slow),
-        ("gemv-rows-3x", "f16", "gemv_rows_128x64x64"),
+        pytest.param("gemv-rows-3x", "f16", "gemv_rows_128x64x64", marks=pytest.mark.slow),
     ],
 )
 def test_few_rows_or_columns(route: str, dtype: str, config: str, fake: Path, tmp_path: Path) -> None:
