@@ -253,13 +253,9 @@ GRADIENTS = [
     pytest.param(
         *("conv2d_wgrad", (100, 520, 14, 14), (100, 2048, 14, 14), {"kernel_size": 1}, "conv-wgrad-3x"), id="streamed"
     ),
-    pytest.param(
-        *("conv2d_wgrad", (9, 128, 14, 14), (9, 192, 14, 14), {"kernel_size": 1}, "conv-wgrad-3x"),
-        id="blocks",
-        marks=SLOW,
-    ),
 ]
 CONVOLUTIONS = [
+    pytest.param("conv2d_wgrad", (9, 128, 14, 14), (9, 192, 14, 14), {"kernel_size": 1}, "conv-wgrad-3x", id="blocks"),
     pytest.param("conv2d", (8, 64, 56, 56), (128, 64, 3, 3), {"padding": 1, "stride": 2}, "conv-halo-3x", id="strided"),
     pytest.param("conv2d", (8, 3, 64, 64), (64, 3, 7, 7), {"padding": 3, "stride": 2}, "conv-halo-padded-3x", id="few"),
     pytest.param("conv3d", (2, 32, 8, 14, 14), (64, 32, 3, 3, 3), {"padding": 1}, "conv-halo-3x", id="volume"),
