@@ -146,6 +146,17 @@ class Rotated(torch.nn.Module):
         return (heads * cos + turned * sin).transpose(1, 2).contiguous()
 
 
+def check_replay(made: Any, module: torch.nn.Module, x: torch.Tensor) -> None:
+    """Capture a call in a CUDA graph, and compare a replay with other numbers with the module."""
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = made(x)
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    assert torch.equal(y, module(x))
+
+
 @pytest.mark.parametrize("make", [fused, compiled])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_elementwise_operators(make, dtype) -> None:
@@ -157,13 +168,7 @@ def test_elementwise_operators(make, dtype) -> None:
         for scale in (1e-4, 1e-2, 1.0, 30.0) * 5:
             x.copy_(torch.randn_like(x) * scale)
             assert torch.equal(made(x), module(x))
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            y = made(x)
-        x.copy_(torch.randn_like(x))
-        graph.replay()
-        assert torch.equal(y, module(x))
+        check_replay(made, module, x)
     if make is fused:
         assert all(each.joined for each in dispatch_of(made).plans.values())
 
@@ -188,10 +193,4 @@ def test_calls_in_a_cuda_graph() -> None:
     made = evt.fuse(module, (x,), rule="lossless")
     with torch.no_grad():
         made(x)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            y = made(x)
-        x.copy_(torch.randn_like(x))
-        graph.replay()
-        assert torch.equal(y, module(x))
+        check_replay(made, module, x)
