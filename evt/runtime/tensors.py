@@ -250,19 +250,20 @@ def _wrong_shape(bound: Bound, value: Input | Output, tensor: torch.Tensor, code
         and tensor.numel() == math.prod(size for _, dims in wanted for size in dims)
     ):
         sizes = [size for _, dims in wanted for size in dims]
+        new = shape or "()"
         if tensor.dim() == 2 and sizes == [*reversed(tensor.shape)]:
             help_text += f"; pass {value.name}.mT"
         elif isinstance(value, Input) or _is_viewable(tensor, sizes):
-            help_text += f"; pass {value.name}.{'reshape' if isinstance(value, Input) else 'view'}({shape})"
+            help_text += f"; pass {value.name}.{'reshape' if isinstance(value, Input) else 'view'}({new})"
         else:
-            help_text += f"; {copied_back(value.name, f'reshape({shape})', f'.view({_shape(tensor)[1:-1]})')}"
+            help_text += f"; {copied_back(value.name, f'reshape({new})', f'.view({_shape(tensor)[1:-1]})')}"
     report(code, f"`{value.name}` has shape {_shape(tensor)}; expected [{shape}]", help_text)
 
 
 def _is_viewable(tensor: torch.Tensor, shape: Sequence[int]) -> bool:
     """Return whether a tensor can be viewed as another shape."""
     try:
-        torch.empty_strided(tensor.shape, tensor.stride(), device="meta").view(*shape)
+        torch.empty_strided(tensor.shape, tensor.stride(), device="meta").view(tuple(shape))
     except RuntimeError:
         return False
     return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -80,8 +80,21 @@ class Data:
 def problems(program: Program) -> list[Data]:
     """Return the data of a program's call: one problem, or one for each group."""
     if program.operation == "grouped_gemm":
-        return [_problem(program, sizes, index) for index, sizes in enumerate(program.groups)]
+        groups = [_problem(program, sizes, index) for index, sizes in enumerate(program.groups)]
+        return with_shared_numbers(program, groups) if program.by_offsets else groups
     return [_problem(program, program.sizes, 0)]
+
+
+def is_shared(value: Input, data: Data) -> bool:
+    """Return whether a call gives one number for all groups of consecutive rows."""
+    return isinstance(data.given[value.name], float | int) or (value.given == "element" and bool(value.modes))
+
+
+def with_shared_numbers(program: Program, groups: list[Data]) -> list[Data]:
+    """Return the problems of groups whose inputs are equal where a call gives one number for all groups."""
+    names, first = [value.name for value in program.inputs if is_shared(value, groups[0])], groups[0]
+    shared, given = ({name: of[name] for name in names} for of in (first.inputs, first.given))
+    return [replace(each, inputs={**each.inputs, **shared}, given={**each.given, **given}) for each in groups]
 
 
 def _problem(program: Program, sizes: Sizes, number: int) -> Data:

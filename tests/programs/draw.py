@@ -23,6 +23,7 @@ class Profile:
     ``pairs``: the types of A and B, all where None. ``functions``: the functions that are called, all where None;
     ``folding``: the functions that constants alone may meet; ``tame``: small data and constants, no derivatives, no
     mainloop fusions, no settings. ``feeds``: whether operands have mainloop fusions, by chance where None.
+    ``by_offsets``: groups are consecutive rows.
     """
 
     operations: tuple[str, ...] = (*_PRODUCTS, *_CONVOLUTIONS, *_GRADIENTS)
@@ -31,6 +32,7 @@ class Profile:
     tame: bool = False
     pairs: tuple[tuple[str, str], ...] | None = None
     feeds: bool | None = None
+    by_offsets: bool = False
 
 
 class Draw:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from evt.functions import TABLE
 
 from .draw import ALL_OPERATIONS
-from .dtypes import CASTS, OPERANDS, OUTPUTS, STORAGE
+from .dtypes import CASTS, OPERANDS, OUTPUTS, PACKED, STORAGE
 from .tree import (
     Acc,
     Block,
@@ -52,7 +52,7 @@ LANGUAGE = (
     *("sum", "max", "min", "mean", "var", "argmax", "argmin", "over batches", "after a reduction", "derivative", "def"),
     *("mainloop fusion", "header", "batches", "transposed output", "fewer modes", "bits in", "bits out", "bool"),
     *("n/w output", "n/2 input", "default", "left out", "[m?]", "gather", "scatter", "groups", "dilation", "padding"),
-    *("stride", "eager", "relaxed", "atomics", "block scales"),
+    *("stride", "eager", "relaxed", "atomics", "block scales", "packed weight", "converted weight"),
 )
 #: Further features of the parser.
 WRITING = (
@@ -119,6 +119,8 @@ def _of_settings(program: Program) -> Iterator[str]:
         "def": program.defines,
         "mainloop fusion": program.feeds,
         "block scales": program.factors,
+        "packed weight": program.b in PACKED,
+        "converted weight": program.a in ("f16", "bf16") and program.b in ("i8", "u8", "e4m3", "e5m2"),
         "header": program.header,
         "batches": program.sizes.batch and g is None and not program.groups,
         "eager": settings.get("numerics") == "eager",

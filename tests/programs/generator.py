@@ -63,6 +63,11 @@ class _Generator:
         self.operation = draw.pick(profile.operations)
         self.convolved = self.operation.startswith("conv")
         self.a, self.b = self.operands()
+        #: The type of a B of 4 bits, whose program is made for a B of A's type.
+        self.packed = self.b if self.b in PACKED else ""
+        if self.packed:
+            self.operation = "linear" if "linear" in profile.operations else self.operation
+            self.b = self.a
         self.b = self.converted()
         #: 8-bit operands in the layout that kernels multiply.
         self.narrow = "tf32" not in (self.a, self.b) and self.a in ("e4m3", "e5m2", "i8", "u8") and not draw.chance(6)
@@ -103,7 +108,8 @@ class _Generator:
         )
         if self.profile.tame:
             return made
-        made = with_factors(with_packed_weights(made))
+        made = with_packed_weights(made, self.profile.by_offsets, self.packed)
+        made = with_factors(made, self.profile.by_offsets)
         return reworded(made if grouped else with_indices(made))
 
     # Operands and settings
@@ -281,22 +287,24 @@ class _Generator:
         return tuple(made)
 
 
-def with_packed_weights(program: Program) -> Program:
-    """Return the program with a B of 4 bits, whose columns and k are whole tiles, or unchanged."""
+def with_packed_weights(program: Program, by_offsets: bool, asked: str) -> Program:
+    """Return the program with a B of 4 bits, whose columns and k are whole tiles, or unchanged; ``asked`` names one."""
     source = random.Random(f"program {program.seed} packed")
     halves = program.a == program.b and program.a in ("f16", "bf16")
-    if program.operation != "linear" or not halves or program.feeds or source.random() < 0.5:
+    able = halves and not program.feeds and (by_offsets or program.operation == "linear")
+    if not able or (source.random() < 0.5 and not asked):
         return program
     sizes = replace(program.sizes, n=8 * program.sizes.n, k=128 * source.choice((1, 1, 2, 3)))
     header, transposed = (("m", "k"), ("n", "k")), (program.transposed[0], False)
-    return replace(program, b=source.choice(PACKED), header=header, sizes=sizes, transposed=transposed)
+    return replace(program, b=asked or source.choice(PACKED), header=header, sizes=sizes, transposed=transposed)
 
 
-def with_factors(program: Program) -> Program:
+def with_factors(program: Program, by_offsets: bool) -> Program:
     """Return the program with factors of its operands for blocks of k, or unchanged."""
     source = random.Random(f"program {program.seed} factors")
     floats = program.a in ("f16", "bf16", "e4m3", "e5m2")
-    if program.operation != "linear" or program.feeds or not floats or program.data == "edge" or source.random() < 0.4:
+    able = floats and not program.feeds and program.data != "edge" and (by_offsets or program.operation == "linear")
+    if not able or source.random() < 0.4:
         return program
     factors, inputs = [], []
     for operand, outer in source.choice(((("A", "m"),), (("B", "n"),), (("A", "m"), ("B", "n")))):
@@ -308,6 +316,8 @@ def with_factors(program: Program) -> Program:
             )
             if block.endswith("128") and len(program.sizes.rows) > 1 and outer == "m":
                 modes = modes[1:]  # rows of several dimensions have no blocks
+            if by_offsets and outer == "m":
+                modes = ("m", modes[-1])  # rows of groups have no blocks
             name = f"s{operand}{number}"
             inputs.append(Input(name, modes if source.random() < 0.8 else modes[::-1], source.choice(("f32", "bf16"))))
             factors.append(Factor(operand, name, source.random() < 0.3))

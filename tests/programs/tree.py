@@ -318,6 +318,11 @@ class Program:
             return self.header
         return ("m", "k"), (("n", "k") if self.operation == "linear" else ("k", "n"))
 
+    @property
+    def by_offsets(self) -> bool:
+        """Whether the groups are consecutive rows, whose ends are on the device."""
+        return dict(self.settings).get("route") == "gemm-own-ragged"
+
     def expressions(self) -> Iterator[Expression]:
         bodies = [each.body for each in self.defines]
         for each in (*bodies, *(each.value for each in (*self.assigns, *self.feeds))):

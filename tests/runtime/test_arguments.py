@@ -383,3 +383,22 @@ def test_no_kernel_reads_an_input_that_cancels_out(text, arch) -> None:
         made = plan_kernels(op.request, bind(op.request, A, B, {"C": c}, {}), find_target(arch))
         want = plan_kernels(plain.request, bind(plain.request, A, B, {}, {}), find_target(arch))
         assert [each.fields for each in made] == [each.fields for each in want]
+
+
+SUMS = {
+    "s: f32; s = sum[m, n]": ((1,), (1, 1)),
+    "s: f32[m]; s = sum[n]": ((40, 1), (1, 40), (8, 5)),
+    "s: f32[n]; s = sum[m]": ((1, 16), (4, 4)),
+}
+
+
+@pytest.mark.parametrize(("reduction", "shape"), [(each, shape) for each, shapes in SUMS.items() for shape in shapes])
+def test_the_help_for_a_buffer_of_another_shape_names_a_view_that_fits(reduction, shape) -> None:
+    op = evt.linear(f"out {reduction}(acc)")
+    a, b = torch.ones(40, 8), torch.ones(16, 8)
+    wanted, s = op(a, b), torch.zeros(shape)
+    with pytest.raises(evt.ArgumentError, match="E0608") as raised:
+        op(a, b, out=s)
+    (view,) = re.findall(r"pass (s\.view\(.*\))$", str(raised.value), re.MULTILINE)
+    op(a, b, out=eval(view))
+    assert torch.equal(s.reshape(wanted.shape), wanted)

@@ -9,9 +9,12 @@ from typing import Any
 import torch
 
 from evt.compilation import KernelSource
+from evt.ir.dtype import DType
+from evt.ir.node import OFFSETS
 from evt.plan import Problem, Target, survey
 from evt.plan.survey import Survey
 from evt.request import Request, typed_for, typed_graph
+from evt.request.ragged import ragged_request
 from evt.runtime.arguments import bind
 from evt.runtime.groups import split
 from evt.runtime.kernels import call_problem
@@ -23,6 +26,7 @@ from ..interface import is_image, memory_modes, reductions
 from ..outputs import shape_of
 from ..tree import Input, Output, Program
 from ..views import Views
+from . import offsets
 from .memory import MARGIN, POISON, Freedom, Kept, Placement, place
 
 
@@ -44,7 +48,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Call:
-    """A program's call: one member, or one for each group."""
+    """A program's call: one member, or one for each group; groups of consecutive rows are one."""
 
     program: Program
     op: Any
@@ -52,7 +56,18 @@ class Call:
 
     @property
     def grouped(self) -> bool:
-        return self.program.operation == "grouped_gemm"
+        return self.program.operation == "grouped_gemm" and not self.program.by_offsets
+
+    def results(self) -> list[dict[str, torch.Tensor]]:
+        """Return the outputs of each problem."""
+        found = [{name: kept.tensor for name, kept in each.outputs.items()} for each in self.members]
+        if not self.program.by_offsets:
+            return found
+        outputs = {each.name: each for each in self.program.outputs}
+        return [
+            {name: offsets.part(self.program, outputs[name], value, group) for name, value in found[0].items()}
+            for group in range(len(self.program.groups))
+        ]
 
     def given(self) -> tuple[Any, Any, dict[str, Any], Any]:
         """Return A, B, the inputs and ``out`` as evt gets them."""
@@ -75,7 +90,15 @@ class Call:
 
     def run(self) -> None:
         a, b, inputs, out = self.given()
-        self.op(a, b, out=out, **inputs)
+        op = self.op
+        if self.program.by_offsets and a.device.type == "cpu":  # the host reads the ends
+            kept = tuple(each for each in self.program.settings if each[0] not in ("route", "config"))
+            op = make(replace(self.program, settings=kept))
+            for each in self.program.inputs:
+                if "l" in each.modes and isinstance(whole := inputs.get(each.name), torch.Tensor):
+                    count = len(self.program.groups)
+                    inputs[each.name] = [offsets.part(self.program, each, whole, group) for group in range(count)]
+        op(a, b, out=out, **inputs)
 
     def problem(self, target: Target) -> tuple[Problem, Mapping[str, int]]:
         """Return the planner's problem of the call on a target, and its extents. Raise EvtError."""
@@ -89,6 +112,8 @@ class Call:
             checked = [known[index] for index in busy]
             return caller._problem(checked[0].bound, caller._signature(busy, checked), target), {}
         named = out if isinstance(out, dict) else {self.op.outputs[0]: out}
+        if self.program.by_offsets:
+            request, inputs = ragged_request(request), {**inputs, OFFSETS: inputs.pop(offsets.OFFSETS)}
         bound = bind(request, a, b, inputs, named)
         return call_problem(request, bound, target, request.settings.deterministic is False), bound.sizes
 
@@ -115,6 +140,8 @@ def made_call(program: Program, layouts: int, device: str, op: Any = None, margi
     """Return a program's call on a device, with poison in its outputs. Raise EvtError."""
     op = op or make(program)
     request = getattr(op, "_member", op).request
+    if program.by_offsets:
+        return Call(program, op, (_member_of_rows(program, request, problems(program), layouts, device, margin),))
     members = (_member(program, request, each, layouts, device, margin) for each in problems(program))
     return Call(program, op, tuple(members))
 
@@ -137,13 +164,10 @@ def _member(program: Program, request: Request, data: Data, layouts: int, device
                 found = kept(value.name, found, _of_input(program, value, views, found.dim()))
             inputs[value.name] = found
     held, over = buffers(program, data), reductions(program)
-    absent = [each.name for each in program.inputs if each.given == "absent" and each.modes]
-    dag = typed_for(request, typed_graph(request, *operand_types(program)).operands, tuple(absent))
-    types = {each.name: each.dtype for each in dag.outputs}
+    types = _types_of_outputs(program, request)
     outputs = {}
     for output in program.outputs:
         dtype, kept_before = types[output.name], held.get(output.name)
-        assert dtype is not None
         if kept_before is None:
             shape = shape_of(program, data, output, dtype.name, over.get(output.name, frozenset()))
             like = torch.empty(shape, dtype=getattr(torch, dtype.torch), device="meta")
@@ -154,9 +178,48 @@ def _member(program: Program, request: Request, data: Data, layouts: int, device
     return Member(kept("A", a, _of_operand(program, a)), kept("B", b, _of_operand(program, b)), inputs, outputs)
 
 
+def _types_of_outputs(program: Program, request: Request) -> dict[str, DType]:
+    absent = [each.name for each in program.inputs if each.given == "absent" and each.modes]
+    dag = typed_for(request, typed_graph(request, *operand_types(program)).operands, tuple(absent))
+    return {each.name: each.dtype for each in dag.outputs if each.dtype is not None}
+
+
+def _member_of_rows(
+    program: Program, request: Request, groups: list[Data], layouts: int, device: str, margin: int
+) -> Member:
+    """Return the tensors of groups of consecutive rows; the kernel is to leave the rows behind them as they are."""
+    views = Views(program, groups[0])
+    a, b, given = offsets.whole_arguments(program, groups)
+
+    def kept(name: str, value: torch.Tensor, freedom: Freedom) -> Kept:
+        return Kept.of(value, place(value, freedom, name, layouts, program.seed, margin), device, POISON[0])
+
+    inputs: dict[str, Kept | float | int] = {}
+    for name, value in given.items():
+        if isinstance(value, torch.Tensor):
+            of_input = next((each for each in program.inputs if each.name == name), None)
+            freedom = Freedom(0) if of_input is None else _of_input(program, of_input, views, value.dim())
+            inputs[name] = kept(name, value, freedom)
+        else:
+            inputs[name] = value
+    types, outputs = _types_of_outputs(program, request), {}
+    for output in program.outputs:
+        dtype, axis = types[output.name], offsets.axis_of_rows(program, output)
+        shape = [*offsets.whole_shape(program, groups, output, dtype.name)]
+        like = torch.empty(shape, dtype=getattr(torch, dtype.torch), device="meta")
+        whole = place(like, _of_output(program, output, like.dim()), output.name, layouts, program.seed, margin)
+        if axis is not None:
+            shape[axis] = sum(offsets.rows_of(program))
+        made = Kept.of(None, replace(whole, shape=tuple(shape)), device, POISON[0])
+        outputs[output.name] = replace(made, whole=whole)
+    return Member(kept("A", a, _of_operand(program, a)), kept("B", b, _of_operand(program, b)), inputs, outputs)
+
+
 def _of_operand(program: Program, value: torch.Tensor) -> Freedom:
     if program.geometry is not None:
         return Freedom(image=True)
+    if value.dtype == torch.int32:  # words of packed elements
+        return Freedom(value.dim() - 1, dense=True)
     unit = value.dim() - (1 if value.stride(-1) == 1 else 2)
     return Freedom(unit, chained=value.dim() > 3 or (program.operation == "linear" and value.dim() > 2))
 

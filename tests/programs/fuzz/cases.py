@@ -111,8 +111,8 @@ def _config(draw: Draw, chosen: Candidate) -> str:
 
 
 def _all_configs(chosen: Candidate) -> tuple[Config, ...]:
-    """Return the configurations; of the GEMM kernel also the tiles that only a request builds."""
-    return tuple(chosen.search_space.values()) if chosen.route.name == "gemm-own-3x" else chosen.configs
+    """Return the configurations; of products also the tiles that only a request builds."""
+    return tuple(chosen.search_space.values()) if chosen.route.name.startswith("gemm-own") else chosen.configs
 
 
 def _program(draw: Draw, slot: Slot, number: int) -> Program:
@@ -123,7 +123,8 @@ def _program(draw: Draw, slot: Slot, number: int) -> Program:
         if program.operation.startswith("conv"):
             program = replace(program, geometry=geometry(draw, program.operation, 1))
     else:
-        program = generate(number, Profile(kind.operations, pairs=(slot.pair,), feeds=kind.feeds))
+        profile = Profile(kind.operations, pairs=(slot.pair,), feeds=kind.feeds, by_offsets=kind.by_offsets)
+        program = generate(number, profile)
     kept = [(name, value) for name, value in program.settings if name not in ("fast_math", "route")]
-    route = [] if kind.grouped else [("route", kind.route)]
+    route = [] if kind.grouped and not kind.by_offsets else [("route", kind.route)]
     return replace(program, settings=(*kept, *route), views=False)

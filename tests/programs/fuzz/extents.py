@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from ..draw import Draw
+from ..dtypes import PACKED
 from ..sizes import Scale, geometry
 from ..tree import Block, Geometry, Interleave, Pair, Program, Sizes, walk
 from .kinds import Kind
@@ -26,6 +27,8 @@ _UNALIGNED = {
 _FILTERS = (8, 24, 64, 72, 136)
 #: The filters of a route whose taps are rows of a tile.
 _FEW_FILTERS = {"conv-halo-taps-3x": (1, 2, 3, 4, 7)}
+#: The k of a tile of a weight of 4 bits.
+TILE_OF_PACKED = 128
 _BITS = {"f64": 64, "f32": 32, "tf32": 32, "f16": 16, "bf16": 16}
 
 
@@ -45,6 +48,8 @@ def units_of(draw: Draw, kind: Kind, program: Program) -> Units:
     free = (1, 1, 2, 4, 8, 16)
     n = 16 if columns or not draw.chance(1.6) else draw.pick(free)
     k = 8 * depth // bits if depth else draw.pick((*free, 128 // bits, 128 // bits))
+    if program.b in PACKED:
+        n, k = 16, TILE_OF_PACKED
     contiguous_m = program.operand_modes[0] == ("k", "m") or program.transposed[0]
     m = draw.pick((16, 16, 1)) if contiguous_m or any(each.modes[-1:] == ("m",) for each in program.outputs) else 1
     return Units(m, n, k)
@@ -70,10 +75,19 @@ def resized(draw: Draw, kind: Kind, program: Program, units: Units, first: bool)
     step = step_of(program)
     if kind.grouped:
         count = draw.whole(1, 5)
+        if kind.by_offsets:
+            return replace(program, groups=_rows_of_groups(draw, _sizes(draw, program, units, step), units, count))
         groups = tuple(_sizes(draw, program, units, step) for _ in range(count))
         empty = Sizes((), (0,), groups[0].n, groups[0].k)
         return replace(program, groups=(*groups, empty) if draw.chance(4) else groups)
     return replace(program, sizes=_sizes(draw, program, units, step))
+
+
+def _rows_of_groups(draw: Draw, first: Sizes, units: Units, count: int) -> tuple[Sizes, ...]:
+    """Return groups of equal columns and k, some of them without rows."""
+    most = max(MOST_WORK // (count * first.n * first.k), 1)
+    drawn = [0 if draw.chance(4) else min(multiple(draw, _ROWS, units.m), most) for _ in range(count - 1)]
+    return tuple(replace(first, rows=(rows,)) for rows in draw.shuffled((first.rows[0], *drawn)))
 
 
 def _sizes(draw: Draw, program: Program, units: Units, step: int) -> Sizes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..dtypes import PAIRS
+from ..dtypes import PACKED, PAIRS
 
 Pair = tuple[str, str]
 
@@ -13,6 +13,10 @@ _WIDE = tuple(pair for pair in PAIRS if "f64" not in pair)
 _HALVES: tuple[Pair, ...] = (("f16", "f16"), ("bf16", "bf16"))
 #: The operand types of depthwise kernels.
 _SCALAR: tuple[Pair, ...] = (*_HALVES, ("f32", "f32"))
+#: A weight of 4 or 8 bits that is converted to the type of A.
+_WEIGHTS: tuple[Pair, ...] = tuple(
+    (half, b) for half, _ in _HALVES for b in (*PACKED, "i8", *PACKED, "u8", "e4m3", "e5m2")
+)
 #: The operand types of products of few rows.
 _FEW: tuple[Pair, ...] = (*_HALVES, ("i8", "i8"), ("u8", "u8"))
 _PRODUCTS = ("gemm", "gemm", "linear")
@@ -44,9 +48,15 @@ class Kind:
     def grouped(self) -> bool:
         return "grouped_gemm" in self.operations
 
+    @property
+    def by_offsets(self) -> bool:
+        """Whether the groups are consecutive rows, whose ends are on the device."""
+        return self.grouped and "ragged" in self.route
+
 
 KINDS: tuple[Kind, ...] = (
-    Kind("gemm-own-3x", _PRODUCTS, _WIDE, 7, 3, (0, 0)),
+    Kind("gemm-own-3x", _PRODUCTS, (*_WIDE, *_WEIGHTS), 8, 3, (0, 0)),
+    Kind("gemm-own-ragged", ("grouped_gemm",), (*_WIDE, *_WEIGHTS), 4, 3),
     Kind("gemv-own-3x", _PRODUCTS, _FEW, 3, 3, (0, 0)),
     Kind("conv-halo-3x", (*_FPROPS, *_GRADIENTS), _WIDE, 7, 3, (0, 16)),
     Kind("conv-halo-padded-3x", ("conv2d",), _WIDE, 2, 3, (0, 0)),
@@ -69,7 +79,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("conv-padded-3x", _FPROPS, _WIDE, 1, 45, (16, 0)),
 )
 ROUTES = tuple(kind.route for kind in KINDS)
-TYPES = tuple(dict.fromkeys(name for pair in PAIRS for name in pair))
+TYPES = tuple(dict.fromkeys(name for pair in (*PAIRS, *_WEIGHTS) for name in pair))
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def launched(
                 result.faults.append(Fault("input", f"{at}the kernel writes to `{name}`"))
         for name in member.outputs:
             result.faults += _faults(f"{at}{name}", [each.members[index].outputs[name] for each in runs], deterministic)
-        result.outputs.append({name: stored(kept.tensor) for name, kept in member.outputs.items()})
+    result.outputs += [{name: stored(value) for name, value in each.items()} for each in call.results()]
     return result
 
 

@@ -22,13 +22,14 @@ class Freedom:
     """The strides that a tensor may have.
 
     ``unit`` is the dimension with stride 1, any of the last two where None. ``sparse``: no dimension needs stride 1.
-    ``chained``: dimensions before the last share one mode, so that all have one pitch.
+    ``chained``: dimensions before the last share one mode, so that all have one pitch. ``dense``: it is contiguous.
     """
 
     unit: int | None = None
     image: bool = False
     chained: bool = False
     sparse: bool = False
+    dense: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ def place(value: torch.Tensor, freedom: Freedom, name: str, layouts: int, seed: 
     """
     style, pads = random.Random(f"{layouts} {name}"), random.Random(f"{seed} {name}")
     rank, size = value.dim(), value.dtype.itemsize
-    kind = style.choice((*_STYLES, "sparse") if freedom.sparse else _STYLES) if layouts else "packed"
+    kind = style.choice((*_STYLES, "sparse") if freedom.sparse else _STYLES)
+    kind = kind if layouts and not freedom.dense else "packed"
     turned = style.random()
     order = list(range(rank))
     if freedom.image and not (layouts and turned < 0.1):
@@ -93,7 +95,8 @@ def place(value: torch.Tensor, freedom: Freedom, name: str, layouts: int, seed: 
 class Kept:
     """A tensor in its buffer, which has canaries elsewhere.
 
-    ``before`` is a copy of the buffer; ``holds``: the tensor had values before the launch, not poison.
+    ``before`` is a copy of the buffer; ``holds``: the tensor had values before the launch, not poison. ``whole`` is the
+    place of the tensor that a call gets, where the kernel is to leave some of its elements as they are.
     """
 
     place: Placement
@@ -101,6 +104,7 @@ class Kept:
     byte: int
     before: torch.Tensor
     holds: bool
+    whole: Placement | None = None
 
     @staticmethod
     def of(value: torch.Tensor | None, place: Placement, device: str, byte: int) -> Kept:
@@ -113,14 +117,14 @@ class Kept:
 
     @cached_property
     def tensor(self) -> torch.Tensor:
-        return self.place.tensor(self.buffer)
+        return (self.whole or self.place).tensor(self.buffer)
 
     def poisoned(self, byte: int) -> Kept:
         """Return another buffer, with other poison; a tensor that holds values keeps them."""
         buffer = self.place.buffer(str(self.buffer.device), byte)
         if self.holds:
             self.place.words(buffer).copy_(self.place.words(self.before))
-        return Kept(self.place, buffer, byte, buffer.clone(), self.holds)
+        return Kept(self.place, buffer, byte, buffer.clone(), self.holds, self.whole)
 
     def is_unchanged(self) -> bool:
         return torch.equal(self.buffer, self.before)

@@ -11,14 +11,15 @@ from .cases import Case
 from .kinds import ROUTES, TYPES
 
 #: The parts of the language that a run covers, and the features of its calls.
-FEATURES = (*LANGUAGE, "strided")
+FEATURES = (*LANGUAGE, "strided", "offsets")
 COLUMNS = ("kernels", "launches", "wrong", "canaries", "refused", "seconds")
 
 
 def features_of(case: Case) -> set[str]:
     """Return the parts of the language that a case has, of FEATURES."""
     found = {name for program in case.problems for name in features(program)}
-    return (found | ({"strided"} if case.layouts else set())) & set(FEATURES)
+    of_call = {"strided": case.layouts, "offsets": case.program.by_offsets}
+    return (found | {name for name, on in of_call.items() if on}) & set(FEATURES)
 
 
 @dataclass
