@@ -59,11 +59,32 @@ UPDATED = """
     V = 0.5*v + acc; W = w - V; D = W + C
 """
 WEIGHED = "in g: f16[n, k/128], z: i8[n, k/128]; B = g*(B - z); D = silu(acc + bias)"
+BYTES = "linear(A: f16[m, k], B: i8[n, k]); in q: f16[n]; B = q[n]*B; D = silu(acc + bias)"
 SCALED = "in r: f16[m, k/128], c: f16[n/128, k/128]; out D: f16; A = r*A; B = c*B; D = silu(acc)"
 SCALED_ROWS = """
     in r: f16[m, k/128], c: f16[n/128, k/128], u: f16[m], bias: f16[n], C: f16[m, n]; out D, E: f16
     A = r*A; B = c*B; E = u*acc + bias; D = silu(E) + C
 """
+#: Groups of rows whose offsets are on the GPU: the program, and the types of A and B.
+EXPERTS = {
+    "ragged": ("D = silu(acc)", torch.float16, torch.float16),
+    "ragged-bytes": (
+        "gemm(A: f16[m, k], B: i8[n, k]); in c: f16[n]; B = c[n]*B; D = silu(acc)",
+        torch.float16,
+        torch.int8,
+    ),
+    "ragged-factors": (
+        "gemm(A: e4m3[m, k], B: e4m3[n, k]); in r: f16[m, k/128], c: f16[n/128, k/128]; out D: f16[m, n/2]; "
+        "A = r*A; B = c*B; D = silu(even(acc))*odd(acc)",
+        torch.float8_e4m3fn,
+        torch.float8_e4m3fn,
+    ),
+    "ragged-packed": (
+        "gemm(A: f16[m, k], B: i4[n, k]); in c: f16[n, k/128], z: i8[n, k/128]; B = c*(B - z); D = silu(acc)",
+        torch.float16,
+        torch.int32,
+    ),
+}
 #: The rows of each group of a grouped product.
 GROUPS = (37, 128, 0, 5, 200)
 WORKED = "A = relu(s[k]*A + t[k]); D = silu(acc + bias) + C"
@@ -84,13 +105,14 @@ def gemm(
     dtype: torch.dtype = torch.float16,
     sizes: tuple[int, int, int] = (200, 136, 80),
     config: str | None = None,
+    of_b: torch.dtype | None = None,
 ) -> Call:
     m, n, k = sizes
     op = evt.linear(text, route=route, config=config)
     found = {"bias": random(n), "C": random(m, n), "s": random(k), "t": random(k), "up": random(n, k)}
-    found |= {"u": random(m), "w": random(m, n).float(), "v": random(n, m).float().T.contiguous()}
+    found |= {"q": random(n), "u": random(m), "w": random(m, n).float(), "v": random(n, m).float().T.contiguous()}
     found |= {"r": random(m, -(-k // 128)), "c": random(-(-n // 128), -(-k // 128))}
-    return op, random(m, k, dtype=dtype), random(n, k, dtype=dtype), found
+    return op, random(m, k, dtype=dtype), random(n, k, dtype=of_b or dtype), found
 
 
 def few_rows(text: str) -> Call:
@@ -189,6 +211,10 @@ KINDS: dict[str, Callable[[], Call]] = {
             (96, "stages_96x64x128_1x1x2"),
         )
     },
+    "own-bytes": lambda: gemm(BYTES, "gemm-own-3x", of_b=torch.int8, sizes=(200, 136, 264)),
+    "own-bytes-few-rows": lambda: gemm(
+        BYTES, "gemm-own-3x", sizes=(13, 136, 520), config="own_stages_16x64x128_1x1x2", of_b=torch.int8
+    ),
     "own-batches": lambda: batches(TYPED),
     "own-cluster": lambda: gemm(PLAIN, "gemm-own-3x", sizes=(3201, 256, 264), config="own_cooperative_256x128x64_1x2"),
     "own-split": lambda: gemm(PLAIN, "gemm-own-3x", sizes=(200, 136, 520), config="own_cooperative_64x128x64_1x1x4"),
@@ -295,12 +321,22 @@ def launch_grouped() -> None:
             check("grouped", mine, right)
 
 
-def launch_ragged() -> None:
+def launch_ragged(name: str) -> None:
     """Launch groups whose offsets are on the GPU."""
-    op = evt.grouped_gemm("D = silu(acc)")
-    a, b = random(sum(GROUPS), 80), random(len(GROUPS), 80, 136)
+    text, of_a, of_b = EXPERTS[name]
+    op = evt.grouped_gemm(text)
+    n, k, groups = 144, 80 if name == "ragged" else 384, len(GROUPS)
+    a, b = random(sum(GROUPS), k, dtype=of_a), random(groups, *((k, n) if name == "ragged" else (n, k)))
+    b = evt.prepare(evt.pack_int4((3 * b).round().clamp(-8, 7).int())) if of_b == torch.int32 else b.to(of_b)
+    modes = {each.name: each.modes for each in op.request.dag.inputs}
+    extents = {"m": sum(GROUPS), "n": n, "n/128": 2, "k/128": 3}
+    inputs = {
+        each: random(*(() if "m" in at else (groups,)), *(extents[mode] for mode in at)) for each, at in modes.items()
+    }
+    if "z" in inputs:
+        inputs["z"] = inputs["z"].round().to(torch.int8)
     ends = torch.tensor(GROUPS, device="cuda").cumsum(0).to(torch.int32)
-    check("ragged", op(a, b, offsets=ends), torch.cat(op.reference(a, b, offsets=ends.cpu())))
+    check(name, op(a, b, offsets=ends, **inputs), torch.cat(op.reference(a, b, offsets=ends.cpu(), **inputs)))
 
 
 def launch_planes() -> None:
@@ -327,7 +363,7 @@ OTHERS: dict[str, Callable[[], None]] = {
     "group-norm": launch_group_norm,
     "grouped": launch_grouped,
     "planes": launch_planes,
-    "ragged": launch_ragged,
+    **{name: partial(launch_ragged, name) for name in EXPERTS},
 }
 
 
