@@ -187,7 +187,7 @@ def _types_of_outputs(program: Program, request: Request) -> dict[str, DType]:
 def _member_of_rows(
     program: Program, request: Request, groups: list[Data], layouts: int, device: str, margin: int
 ) -> Member:
-    """Return the tensors of groups of consecutive rows; the kernel is to leave the rows behind them as they are."""
+    """Return the tensors of groups of consecutive rows; the kernel writes no row behind them."""
     views = Views(program, groups[0])
     a, b, given = offsets.whole_arguments(program, groups)
 

@@ -96,7 +96,7 @@ class Kept:
     """A tensor in its buffer, which has canaries elsewhere.
 
     ``before`` is a copy of the buffer; ``holds``: the tensor had values before the launch, not poison. ``whole`` is the
-    place of the tensor that a call gets, where the kernel is to leave some of its elements as they are.
+    place of the tensor that a call gets, where the kernel writes a part of it.
     """
 
     place: Placement

@@ -1,4 +1,4 @@
-"""The call of groups of consecutive rows, whose ends are on the device: tensors of all groups from those of each."""
+"""The call of groups of consecutive rows, whose ends are on the device: the tensors of all groups as one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rows_of(program: Program) -> tuple[int, ...]:
 
 
 def rows_beyond(program: Program) -> int:
-    """Return the number of rows behind the last group, which the kernel leaves as they are."""
+    """Return the number of rows behind the last group, which the kernel does not write."""
     return random.Random(f"{program.seed} beyond").choice((0, 0, 1, 5))
 
 
