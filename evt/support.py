@@ -5,12 +5,12 @@ Only rules are asked. Nothing is compiled or measured, and no GPU is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evt.described import Described
-from evt.diagnostics import visible
+from evt.diagnostics import Diagnostic, visible
 from evt.errors import ArgumentError, EvtError, InternalError, ProgramError, TargetError
 from evt.estimate import Estimate, costs_of, estimate
 from evt.html import Html, code, page, table
@@ -112,21 +112,21 @@ def supports(
     *,
     a: str | None = None,
     b: str | None = None,
-    operation: str = "gemm",
+    operation: str | None = None,
     **keywords: Unpack[ConvolutionKeywords],
 ) -> Support:
     """Return whether a target has a kernel for a program, with its route and estimate, or every reason why not.
 
-    ``program`` is a program, or the text of one for ``operation`` with the ``keywords`` of :func:`evt.gemm`. ``arch``
-    is a target or a GPU. ``shapes`` of A and B, in PyTorch's order (of each group for a grouped program), decide
-    alignments and give the estimate; ``a`` and ``b`` are the types of the operands.
+    ``program`` is a program, or the text of one for ``operation`` ("gemm" by default) with the ``keywords`` of
+    :func:`evt.gemm`. ``arch`` is a target or a GPU. ``shapes`` of A and B, in PyTorch's order (of each group for a
+    grouped program), decide alignments and give the estimate; ``a`` and ``b`` are the types of the operands.
 
     Nothing is compiled, and a program, type or target without a kernel raises no error. Raise ProgramError for text
-    that is not a program, and ArgumentError for shapes and keywords that do not fit.
+    that is not a program, and ArgumentError for shapes and keywords that do not fit, or keywords beside a program.
     """
     check_kind("program", program, Described | str, "a program or its text")
     try:
-        described = Program(program, operation, **keywords) if isinstance(program, str) else program
+        described = _described(program, operation, keywords)
     except ProgramError as error:
         if any(each.code != _UNSUPPORTED for each in error.diagnostics):
             raise
@@ -137,6 +137,16 @@ def supports(
         raise
     except EvtError as error:
         return Support(str(arch), reasons=_diagnosed(error))
+
+
+def _described(program: Described | str, operation: str | None, keywords: Mapping[str, Any]) -> Described:
+    """Return a program, or that of a text. Raise ArgumentError for an operation or keywords beside a program."""
+    if isinstance(program, str):
+        return Program(program, "gemm" if operation is None else operation, **keywords)
+    if named := [*keywords, *([] if operation is None else ["operation"])]:
+        message = f"`{named[0]}` belongs to a text; a program has its own operation and settings"
+        raise ArgumentError(Diagnostic("E0602", message, help="leave it out, or pass the text"))
+    return program
 
 
 #: The code of features that evt does not support yet.

@@ -15,6 +15,7 @@ from evt.fx.dispatch import Dispatch, TensorKind
 from evt.fx.module import FusedModule, dispatch_of, stand_in
 from evt.fx.options import LOSSLESS
 from evt.fx.regions import Fusion
+from evt.plan.routes.order import check_route
 from evt.request.given import check_kind
 from evt.settings import Keywords, Settings
 
@@ -37,6 +38,7 @@ def fuse(
     ``example_inputs`` are the arguments of a call, or its keyword arguments as a mapping. The keywords are the fields
     of :class:`evt.settings.Settings`. ``fusion(module)`` describes the fused regions, and the reasons of all others.
     Raise ArgumentError for arguments of other kinds (E0607), and if torch.export cannot capture the module (E1020).
+    Raise TargetError for an unknown route (E0501).
 
     The result has the parameters, buffers, submodules and methods of the model. Inputs of other shapes, strides, types
     and devices are planned at their first call. The model itself runs in training mode, while gradients are recorded,
@@ -62,7 +64,9 @@ def fuse(
     lossless = is_lossless(rule)
     if lossless:
         settings.setdefault("numerics", "eager")
-    if Settings.of(**settings).numerics != "eager" and lossless:
+    given = Settings.of(**settings)
+    check_route(given.route)
+    if given.numerics != "eager" and lossless:
         raise ArgumentError(Diagnostic("E0607", 'rule="lossless" needs numerics="eager"', help="omit `numerics`"))
     known = dispatch_of(module)
     call = _call(example_inputs)

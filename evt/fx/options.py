@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from evt.diagnostics import Diagnostic
+from evt.diagnostics import Diagnostic, shown
 from evt.errors import ArgumentError
 from evt.request.given import check_kind
 
@@ -38,8 +38,19 @@ class Options:
         if self.rule not in RULES:
             message = f"there is no rule `{self.rule}`"
             raise ArgumentError(Diagnostic("E0607", message, help=f"rules: {', '.join(RULES)}"))
-        check_kind("devices", self.devices, tuple | list, 'a tuple of kinds of devices, as in `("cuda",)`')
+        wanted = 'a tuple of kinds of devices, as in `("cuda",)`'
+        check_kind("devices", self.devices, tuple | list, wanted)
+        if unknown := [each for each in self.devices if not _is_kind_of_device(each)]:
+            raise ArgumentError(Diagnostic("E0607", f"`devices` has {shown(unknown[0])}; expected {wanted}"))
         object.__setattr__(self, "devices", tuple(self.devices))
+
+
+def _is_kind_of_device(value: object) -> bool:
+    """Return whether a value is "cuda", "cpu" or another kind of device, without an index."""
+    try:
+        return isinstance(value, str) and torch.device(value).type == value
+    except RuntimeError:
+        return False
 
 
 def read_options(mode: str | None, options: Mapping[str, Any] | None) -> Options:
@@ -56,6 +67,8 @@ def read_options(mode: str | None, options: Mapping[str, Any] | None) -> Options
     if options is not None:
         check_kind("options", options, Mapping, 'a mapping, as in `{"evt.tune": True}`')
     given = dict(options or {})
+    if nameless := [name for name in given if not isinstance(name, str)]:
+        raise ArgumentError(Diagnostic("E0602", f"there is no option {shown(nameless[0])}", help="options have names"))
     own = {name: given.pop(name) for name in list(given) if name.startswith("evt.")}
     if unknown := next((name for name in own if name not in _OWN), None):
         message = f"there is no option `{unknown}`"

@@ -81,6 +81,9 @@ class GroupedCaller:
         if traced := tracing_fault():
             raise ArgumentError(traced)
         groups = split(self.request, a, b, inputs, out, offsets)
+        if groups.offsets and not groups.members:
+            ends = torch.empty(0, dtype=torch.int32, device=getattr(a, "device", None))
+            return self._ragged(a, b, {**inputs, OFFSETS: ends}, out)
         given = [dict(group.buffers) for group in groups.members]
         known = [self._bind(index, group) for index, group in enumerate(groups.members)]
         self._check_alike(known)

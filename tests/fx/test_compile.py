@@ -226,8 +226,12 @@ def test_any_batch_takes_the_same_kernels(monkeypatch: pytest.MonkeyPatch) -> No
     [
         ({"evt.rule": "sometimes"}, "E0607.*no rule `sometimes`"),
         ({"evt.devices": "cpu"}, "E0607.*`devices` is"),
+        ({"evt.devices": ("cuda:0",)}, "E0607.*`devices` has cuda:0"),
+        ({"evt.devices": ("gpu",)}, "E0607.*`devices` has gpu"),
+        ({"evt.devices": [torch.device("cpu")]}, "E0607.*`devices` has"),
         ({"evt.tune": "no"}, "E0607.*`evt.tune` is"),
         ({"evt.rules": "always"}, "E0602.*no option `evt.rules`"),
+        ({3: "always"}, "E0602.*no option of type int"),
     ],
 )
 def test_options_of_ours_are_checked(model: Net, options: Mapping[str, Any], words: str) -> None:

@@ -161,6 +161,12 @@ def test_calls_of_other_kinds() -> None:
         fused(x[:, :2])
 
 
+@pytest.mark.parametrize("route", ["nonsense", "gemm-own-3y", "", "OWN"])
+def test_an_unknown_route_is_refused(route: str) -> None:
+    with pytest.raises(evt.TargetError, match="E0501"):
+        fuse(torch.nn.Linear(4, 4), (torch.ones(3, 4),), route=route)
+
+
 def test_what_cannot_be_captured_runs_the_model() -> None:
     def run(x: torch.Tensor, w: torch.Tensor, decide: bool = False) -> torch.Tensor:
         return functional.relu(x @ w) + (1 if decide and x.sum() > 0 else 0)

@@ -78,6 +78,13 @@ def test_mistakes_are_errors() -> None:
         evt.supports(3)
 
 
+@pytest.mark.parametrize("keywords", [{"route": "stock"}, {"fast_math": True}, {"operation": "linear"}, {"padding": 1}])
+@pytest.mark.parametrize("program", [evt.gemm("D = acc"), evt.conv2d("D = acc"), evt.grouped_gemm("D = acc")], ids=str)
+def test_a_program_has_its_own_settings(program: evt.Program, keywords: dict[str, object]) -> None:
+    with pytest.raises(evt.ArgumentError, match=rf"E0602\]: `{next(iter(keywords))}`"):
+        evt.supports(program, **keywords)
+
+
 @pytest.mark.parametrize("arch", ["sm80", "sm90", "sm100"])
 def test_the_answer_is_the_planners(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVT_COMPILE", "never")

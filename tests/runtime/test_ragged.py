@@ -66,6 +66,22 @@ def planned(text: str = EXPERTS, **change: Any) -> tuple[Plan, ...]:
 # Ends on the host
 
 
+@pytest.mark.parametrize("text", ["D = acc", "in w: f32[m]; out D, E: f32[m, n]; D = acc; E = w*acc"])
+@pytest.mark.parametrize("offsets", [[], [0], torch.empty(0, dtype=torch.int32)], ids=str)
+def test_results_without_groups_are_tensors(text: str, offsets: Any) -> None:
+    op, rows = evt.grouped_gemm(text), ROWS if len(offsets) == 0 else 0
+    a, b = torch.ones(rows, DEPTH).half(), torch.ones(0, DEPTH, COLUMNS).half()
+    inputs = {name: torch.ones(rows) for name in op.inputs}
+    found = op(a, b, offsets=offsets, **inputs)
+    results = found if isinstance(found, tuple) else (found,)
+    assert [each.shape for each in results] == [(rows, COLUMNS)] * len(op.outputs)
+    buffers = [torch.full_like(each, 3) for each in results]
+    op(a, b, offsets=offsets, out=buffers if len(buffers) > 1 else buffers[0], **inputs)
+    assert all(bool((each == 3).all()) for each in buffers)
+    with pytest.raises(ArgumentError, match="E0607"):
+        op(a, [], offsets=offsets, **inputs)
+
+
 @pytest.mark.parametrize("kind", [list, lambda x: x, lambda x: x.long()])
 def test_ends_of_groups(kind) -> None:
     op, (a, b, offsets, *_) = evt.grouped_gemm(EXPERTS), given().values()

@@ -7,7 +7,7 @@ suit a problem comes after the routes that do: see Route. A measurement of ``evt
 
 from __future__ import annotations
 
-from evt.diagnostics import Diagnostic
+from evt.diagnostics import Diagnostic, hint
 from evt.errors import TargetError
 from evt.plan.problem import Problem
 from evt.plan.routes import (
@@ -68,3 +68,10 @@ def find_routes(problem: Problem, named: str | None = None) -> tuple[Route, ...]
         names = ", ".join(dict.fromkeys([route.name for route in known] + [route.kind for route in known]))
         raise TargetError(Diagnostic("E0501", f"there is no route `{named}`", help=f"routes: {names}"))
     return routes
+
+
+def check_route(named: str | None) -> None:
+    """Raise TargetError (E0501) for a name that no route and no kind of route has."""
+    names = list(dict.fromkeys([*(route.name for route in ROUTES), *(route.kind for route in ROUTES)]))
+    if named is not None and named not in names:
+        raise TargetError(Diagnostic("E0501", f"there is no route `{named}`", help=hint(named, names, "routes")))
