@@ -43,6 +43,14 @@ _COPY = "lift_fresh_copy"
 _LONGEST = 256
 #: A seed that no code uses.
 _SEED = 0x6576_7420_7365_6564
+#: Operators (operand, p, train) that return their operand if ``train`` is false or p is 0.
+_DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+#: Operators whose results are views for a caller, and the operators that say so.
+_VIEWS = {
+    torch.ops.aten.unsafe_chunk.default: torch.ops.aten.chunk.default,
+    torch.ops.aten.unsafe_split.Tensor: torch.ops.aten.split.Tensor,
+    torch.ops.aten.unsafe_split_with_sizes.default: torch.ops.aten.split_with_sizes.default,
+}
 _MUTATIONS = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 
 
@@ -83,6 +91,7 @@ def capture(
     """
     exported = export(module, inputs, keywords, dynamic_shapes)
     with _captured(module):
+        _name_aliases(exported)
         correct_strides(exported.graph)
         results = results_in(exported)
         outside = _forget_values(exported)
@@ -140,6 +149,22 @@ def _forget_values(exported: ExportedProgram) -> set[str]:
     return found
 
 
+def _name_aliases(exported: ExportedProgram) -> None:
+    """Replace operators that return their operand's memory without saying so by their operand, or by views of it.
+
+    PyTorch would take the results for copies, and lose writes to them.
+    """
+    for module in exported.graph_module.modules():
+        for node in list(module.graph.nodes) if isinstance(module, GraphModule) else ():
+            if node.target in _VIEWS:
+                node.target = _VIEWS[node.target]
+            elif base_name(node) in _DROPOUTS and len(node.args) == 3 and not (node.args[1] and node.args[2]):
+                operand = node.args[0]
+                node.replace_all_uses_with(operand)
+                module.graph.erase_node(node)
+                exported.graph_signature.replace_all_uses(node.name, operand.name)
+
+
 def _drop_copies(graph: Graph) -> None:
     """Drop copies of values that no operator writes to, as dropout makes them: in eager mode it returns its input."""
     kept = {memory_of(node) for node in graph.nodes if node.op != "call_function" and is_tensor(node)}
@@ -181,6 +206,7 @@ def frozen(
     """
     exported = export(module, inputs, keywords, dynamic_shapes)
     with _captured(module):
+        _name_aliases(exported)
         exported = _decomposed(exported)
         guarded = "check_guards" in inspect.signature(type(exported).module).parameters
         made: Any = exported.module(check_guards=False) if guarded else exported.module()
@@ -353,8 +379,29 @@ def _decomposed(exported: ExportedProgram, eager: bool = False) -> ExportedProgr
     with torch.no_grad(), warnings.catch_warnings(), turns.capture():
         warnings.simplefilter("ignore", FutureWarning)  # raised inside torch.export
         cast_operands(exported.graph_module)
-        made: ExportedProgram = exported.run_decompositions(_decompositions(eager))
+        table = {**_decompositions(eager), **_aliasing(exported)}
+        made: ExportedProgram = exported.run_decompositions(table)
         return made
+
+
+def _aliasing(exported: ExportedProgram) -> dict[Any, Callable[..., Any]]:
+    """Return PyTorch's decompositions of operators that return an operand's memory without saying so, as ``type_as``.
+
+    PyTorch takes the result of such an operator for new memory, and would lose writes to it.
+    """
+    every, found = _every(), dict[Any, Callable[..., Any]]()
+    for module in exported.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, GraphModule) else ():
+            if isinstance(node.target, torch._ops.OpOverload) and node.target in every and _is_alias(node):
+                found[node.target] = every[node.target]
+    return found
+
+
+def _is_alias(node: Node) -> bool:
+    """Return whether a result of an operator has the memory of an operand."""
+    given = {memory_of(each) for each in node.all_input_nodes if is_tensor(each)}
+    values = _pytree.tree_leaves(node.meta.get("val"))
+    return any(isinstance(each, torch.Tensor) and each.untyped_storage()._cdata in given for each in values)
 
 
 @contextmanager
@@ -402,11 +449,16 @@ _COMPOSED = ("einsum", "tensordot", "inner", "conv_transpose1d", "conv_transpose
 
 
 @cache
+def _every() -> Any:
+    """Return PyTorch's decompositions of all operators."""
+    return torch.export.default_decompositions()
+
+
+@cache
 def _decompositions(eager: bool) -> dict[Any, Callable[..., Any]]:
     """Return PyTorch's decompositions of products, and unless ``eager`` of elementwise operators unknown to evt."""
     known = known_operators()
-    every: Any = torch.export.default_decompositions()
-    found = {each: rule for each, rule in every.items() if (name_of(each) or "").partition(".")[0] in _COMPOSED}
+    found = {each: rule for each, rule in _every().items() if (name_of(each) or "").partition(".")[0] in _COMPOSED}
     for operator, rule in () if eager else decomposition_table.items():
         if not isinstance(operator, torch._ops.OpOverload) or operator._overloadname.endswith("out"):
             continue

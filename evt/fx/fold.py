@@ -14,7 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from evt.fx.aten import CONSTANT, is_tensor
 from evt.fx.op_semantics import Applied, semantics
-from evt.fx.views import is_view
+from evt.fx.views import is_view, readers
 
 #: The most elements of a vector that is folded.
 _LARGEST = 1 << 16
@@ -41,11 +41,16 @@ class Folding:
         return made
 
     def take(self, graph: Graph, fits: Callable[[Node], bool]) -> None:
-        """Move the operators that fit out of a graph; add an input for each value that the graph still reads."""
-        taken = []
+        """Move the operators that fit out of a graph; add an input for each value that the graph still reads.
+
+        Views that the graph returns stay: results may be several views of one value.
+        """
+        taken, output = [], graph.output_node()
         for node in list(graph.nodes):
             operands = node.all_input_nodes
-            if node.op == "call_function" and operands and all(each in self.copies for each in operands) and fits(node):
+            if node.op != "call_function" or not operands or not all(each in self.copies for each in operands):
+                continue
+            if fits(node) and not (is_view(node) and output in readers(node)):
                 self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__)
                 taken.append(node)
         first = next(node for node in graph.nodes if node.op != "placeholder")

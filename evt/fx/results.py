@@ -7,7 +7,7 @@ the side effects. :func:`restore` gives the results of the rewritten graph these
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.fx.node import map_arg
 
-from evt.fx.aten import is_tensor
+from evt.fx.aten import is_constant, is_tensor
 from evt.fx.example import hint
 from evt.fx.index_map import Size, all_same, same
 from evt.fx.sizes import written
@@ -30,13 +30,15 @@ class ResultMemory:
     """A tensor of a module's result.
 
     ``owner`` is the tensor whose memory it shares: the name of an input, or the place of the largest result.
-    The tensor begins ``offset`` elements after the owner. ``owner`` None means separate memory.
+    The tensor begins ``offset`` elements after the owner. ``owner`` None means separate memory, where the tensor begins
+    at element ``start``.
     """
 
     size: tuple[Size, ...]
     stride: tuple[Size, ...]
     owner: str | int | None = None
     offset: Size = 0
+    start: Size = field(default=0, compare=False)
 
 
 def results_of(inputs: Iterable[tuple[str, Any]], leaves: Iterable[Any]) -> tuple[ResultMemory | None, ...]:
@@ -53,8 +55,11 @@ def results_of(inputs: Iterable[tuple[str, Any]], leaves: Iterable[Any]) -> tupl
     for place, value in tensors:
         owner, first = owners[_memory(value)]
         offset = value.storage_offset() - first.storage_offset()
-        found[place] = ResultMemory(
-            tuple(value.shape), tuple(value.stride()), None if owner == place else owner, offset
+        shown = tuple(value.shape), tuple(value.stride())
+        found[place] = (
+            ResultMemory(*shown, start=value.storage_offset())
+            if owner == place
+            else ResultMemory(*shown, owner, offset)
         )
     return tuple(found)
 
@@ -81,7 +86,8 @@ def restore(graph: Graph, written_to: Sequence[Node], results: Sequence[ResultMe
         owners = list(inputs.values())
         for place, result in enumerate(results):
             if result is not None and result.owner is None:
-                made = _apart(graph, found[place], owners)
+                is_part = not same(result.start, 0) or any(each and each.owner == place for each in results)
+                made = _apart(graph, found[place], owners, is_part)
                 owners.append(made)
                 found[place] = _laid(graph, keep_strides(graph, made, result.stride), result)
         new = [
@@ -157,13 +163,26 @@ def view_of(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], of
     return tensor.as_strided(size, stride, tensor.storage_offset() + offset)
 
 
-def _apart(graph: Graph, node: Node, others: Iterable[Any]) -> Node:
-    """Return the node, or a copy if it shares memory with one of the others."""
+def _apart(graph: Graph, node: Node, others: Iterable[Any], is_part: bool = False) -> Node:
+    """Return the node, or a copy if it shares memory with one of the others.
+
+    With ``is_part``, a view of a folded value becomes a view of the value's copy: other results may be views of it.
+    """
     memory = _memory(node.meta["val"])
     if not any(is_tensor(each) and _memory(each.meta["val"]) == memory for each in others):
         return node
-    made = graph.call_function(aten.clone.default, (node,))
-    made.meta["val"] = node.meta["val"].clone()
+    views, base = list[Node](), node
+    while is_part and is_view(base):
+        views.append(base)
+        base = base.all_input_nodes[0]
+    if not is_constant(base):
+        views, base = [], node
+    made = graph.call_function(aten.clone.default, (base,))
+    made.meta["val"] = base.meta["val"].clone()
+    for view in reversed(views):
+        taken = {view.all_input_nodes[0]: made}
+        made = graph.node_copy(view, lambda each, taken=taken: taken.get(each, each))
+        made.meta["val"] = view.target(*map_arg(made.args, _value), **map_arg(made.kwargs, _value))
     return made
 
 

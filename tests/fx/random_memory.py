@@ -59,6 +59,8 @@ _VIEWS: tuple[Callable[[Value], Value], ...] = (
     lambda x: x.chunk(2, -1)[1], lambda x: x.diagonal(), lambda x: x.view_as(x), lambda x: x[None].expand(3, -1, -1)[1],
     lambda x: x.as_strided((2, 3), (1, 2), 1), lambda x: x.narrow(-1, 0, 1), lambda x: x.real, lambda x: x.unbind(0)[0],
     lambda x: torch.movedim(x, 0, -1), lambda x: x.unfold(-1, 2, 1), lambda x: x[:, :0], lambda x: x.expand_as(x),
+    lambda x: x.type_as(x), lambda x: torch.dropout(x, 0.5, False), lambda x: torch.broadcast_tensors(x, x)[1],
+    lambda x: torch.atleast_2d(x), lambda x: x.sum_to_size(x.shape),
 )  # fmt: skip
 _IN_PLACE: tuple[Callable[[Value], Value], ...] = (
     lambda x: x.relu_(), lambda x: x.mul_(0.5), lambda x: x.add_(1), lambda x: x.clamp_(-2, 2), lambda x: x.tanh_(),
