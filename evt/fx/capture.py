@@ -133,6 +133,22 @@ def _refuse_shared_writes(module: torch.nn.Module) -> None:
             raise NotImplementedError(f"`{node.name}` writes to elements that share memory")
 
 
+def _refuse_changed_shapes(module: torch.nn.Module) -> None:
+    """Raise NotImplementedError if an input has another shape or other strides at the end, as after ``input.t_()``."""
+    changed: dict[Node, Node] = {}
+    for node in module.graph.nodes if isinstance(module, GraphModule) else ():
+        if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.inplace_view in node.target.tags:
+            root = node
+            while root.op == "call_function" and _writes(root):
+                root = root.args[0]
+            if root.op == "placeholder":
+                changed[root] = node
+    for root, node in changed.items():
+        before, now = root.meta["val"], node.meta["val"]
+        if before.dim() != now.dim() or not all_same((*before.shape, *before.stride()), (*now.shape, *now.stride())):
+            raise NotImplementedError(f"`{node.name}` changes the shape of `{root.name}`, and no graph can")
+
+
 def _forget_values(exported: ExportedProgram) -> set[str]:
     """Forget the values of tensors that exist outside of the model's code; return the names of their inputs.
 
@@ -252,6 +268,7 @@ def export(
                 )
             for each in exported.graph_module.modules():
                 _refuse_shared_writes(each)
+                _refuse_changed_shapes(each)
             if not drawn():
                 break
             if not again:

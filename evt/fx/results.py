@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -78,7 +79,7 @@ def restore(graph: Graph, written_to: Sequence[Node], results: Sequence[ResultMe
     """
     for node in graph.nodes:
         if is_view(node):  # the sizes may belong to replaced nodes
-            node.meta["val"] = node.target(*map_arg(node.args, _value), **map_arg(node.kwargs, _value))
+            node.meta["val"] = _run(node)
     output, every = graph.output_node(), _leaves(graph)
     values, found = every[: len(written_to)], every[len(written_to) :]
     inputs = {node.name: node for node in graph.nodes if node.op == "placeholder"}
@@ -180,10 +181,19 @@ def _apart(graph: Graph, node: Node, others: Iterable[Any], is_part: bool = Fals
     made = graph.call_function(aten.clone.default, (base,))
     made.meta["val"] = base.meta["val"].clone()
     for view in reversed(views):
-        taken = {view.all_input_nodes[0]: made}
-        made = graph.node_copy(view, lambda each, taken=taken: taken.get(each, each))
-        made.meta["val"] = view.target(*map_arg(made.args, _value), **map_arg(made.kwargs, _value))
+        made = graph.node_copy(view, partial(_other, view.all_input_nodes[0], made))
+        made.meta["val"] = _run(made)
     return made
+
+
+def _other(old: Node, new: Node, node: Node) -> Node:
+    return new if node is old else node
+
+
+def _run(node: Node) -> Any:
+    """Return an operator's result for traced tensors."""
+    assert callable(node.target)
+    return node.target(*map_arg(node.args, _value), **map_arg(node.kwargs, _value))
 
 
 def _shares(node: Node, owner: Node, result: ResultMemory) -> bool:

@@ -75,7 +75,7 @@ class GroupedCaller:
         self._lock = threading.Lock()
 
     @untraced
-    def __call__(self, a: object, b: object, inputs: Mapping[str, object], out: object, offsets: object) -> Any:
+    def __call__(self, a: Any, b: Any, inputs: Mapping[str, object], out: object, offsets: object) -> Any:
         if isinstance(offsets, torch.Tensor) and offsets.device.type == "cuda":
             return self._call_ragged(a, b, {**inputs, OFFSETS: offsets}, out)
         if traced := tracing_fault():

@@ -135,3 +135,37 @@ def test_pytorchs_numbers_are_drawn_in_each_call() -> None:
     x = torch.randn(4, 8)
     fused: Any = fuse(Function(lambda x: torch.relu(x @ x.t()) + torch.rand(4)), (x,))
     assert not torch.equal(fused(x), fused(x))
+
+
+@pytest.mark.parametrize("of_buffer", [False, True])
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        (lambda x: x.t_(), True),
+        (lambda x: x.t_().add_(1), True),
+        (lambda x: x.add_(1).unsqueeze_(0).mul_(2), True),
+        (lambda x: x.t_().add_(1).t_(), False),
+        (lambda x: x.squeeze_().add_(1), False),
+        (lambda x: x[1:].t_().add_(1), False),
+    ],
+)
+def test_shapes_of_inputs_that_change_are_refused(change: Callable[..., Any], refused: bool, of_buffer: bool) -> None:
+    class Changing(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("buffer", torch.ones(4, 6))
+
+        def forward(self, a: torch.Tensor, x: torch.Tensor) -> Any:
+            change(self.buffer if of_buffer else x)
+            return functional.relu(a @ a.t())
+
+    model, a, x = Changing().eval(), torch.randn(3, 5), torch.ones(4, 6)
+    if refused:
+        with pytest.raises(evt.ArgumentError, match="E1020"):
+            fuse(model, (a, x))
+        return
+    made, other = fuse(model, (a, x.clone())), Changing().eval()
+    mine, theirs = x.clone(), x.clone()
+    torch.testing.assert_close(made(a, mine), other(a, theirs))
+    assert torch.equal(mine, theirs)
+    assert torch.equal(model.buffer, other.buffer)
