@@ -27,6 +27,7 @@ from torch.utils import _pytree
 from evt.diagnostics import Diagnostic
 from evt.errors import ArgumentError
 from evt.fx import turns
+from evt.fx.aliases import aliasing, decompositions, name_aliases, refuse_changed_shapes, refuse_shared_writes, writes
 from evt.fx.aten import base_name, is_tensor, name_of
 from evt.fx.casts import cast_operands
 from evt.fx.expand import expand
@@ -43,14 +44,6 @@ _COPY = "lift_fresh_copy"
 _LONGEST = 256
 #: A seed that no code uses.
 _SEED = 0x6576_7420_7365_6564
-#: Operators (operand, p, train) that return their operand if ``train`` is false or p is 0.
-_DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
-#: Operators whose results are views for a caller, and the operators that say so.
-_VIEWS = {
-    torch.ops.aten.unsafe_chunk.default: torch.ops.aten.chunk.default,
-    torch.ops.aten.unsafe_split.Tensor: torch.ops.aten.split.Tensor,
-    torch.ops.aten.unsafe_split_with_sizes.default: torch.ops.aten.split_with_sizes.default,
-}
 _MUTATIONS = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 
 
@@ -91,7 +84,7 @@ def capture(
     """
     exported = export(module, inputs, keywords, dynamic_shapes)
     with _captured(module):
-        _name_aliases(exported)
+        name_aliases(exported)
         correct_strides(exported.graph)
         results = results_in(exported)
         outside = _forget_values(exported)
@@ -123,32 +116,6 @@ def capture(
     )
 
 
-def _refuse_shared_writes(module: torch.nn.Module) -> None:
-    """Raise NotImplementedError for a write to an expanded tensor: PyTorch's functional graph adds it up instead."""
-    for node in module.graph.nodes if isinstance(module, GraphModule) else ():
-        if node.op != "call_function" or not _writes(node) or not is_tensor(node.args[0]):
-            continue
-        value = node.args[0].meta["val"]
-        if any(stride == 0 and size != 1 for size, stride in zip(value.shape, value.stride(), strict=True)):
-            raise NotImplementedError(f"`{node.name}` writes to elements that share memory")
-
-
-def _refuse_changed_shapes(module: torch.nn.Module) -> None:
-    """Raise NotImplementedError if an input has another shape or other strides at the end, as after ``input.t_()``."""
-    changed: dict[Node, Node] = {}
-    for node in module.graph.nodes if isinstance(module, GraphModule) else ():
-        if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.inplace_view in node.target.tags:
-            root = node
-            while root.op == "call_function" and _writes(root):
-                root = root.args[0]
-            if root.op == "placeholder":
-                changed[root] = node
-    for root, node in changed.items():
-        before, now = root.meta["val"], node.meta["val"]
-        if before.dim() != now.dim() or not all_same((*before.shape, *before.stride()), (*now.shape, *now.stride())):
-            raise NotImplementedError(f"`{node.name}` changes the shape of `{root.name}`, and no graph can")
-
-
 def _forget_values(exported: ExportedProgram) -> set[str]:
     """Forget the values of tensors that exist outside of the model's code; return the names of their inputs.
 
@@ -163,22 +130,6 @@ def _forget_values(exported: ExportedProgram) -> set[str]:
             node.meta["val"].constant = None
             found.add(node.name)
     return found
-
-
-def _name_aliases(exported: ExportedProgram) -> None:
-    """Replace operators that return their operand's memory without saying so by their operand, or by views of it.
-
-    PyTorch would take the results for copies, and lose writes to them.
-    """
-    for module in exported.graph_module.modules():
-        for node in list(module.graph.nodes) if isinstance(module, GraphModule) else ():
-            if node.target in _VIEWS:
-                node.target = _VIEWS[node.target]
-            elif base_name(node) in _DROPOUTS and len(node.args) == 3 and not (node.args[1] and node.args[2]):
-                operand = node.args[0]
-                node.replace_all_uses_with(operand)
-                module.graph.erase_node(node)
-                exported.graph_signature.replace_all_uses(node.name, operand.name)
 
 
 def _drop_copies(graph: Graph) -> None:
@@ -222,7 +173,7 @@ def frozen(
     """
     exported = export(module, inputs, keywords, dynamic_shapes)
     with _captured(module):
-        _name_aliases(exported)
+        name_aliases(exported)
         exported = _decomposed(exported)
         guarded = "check_guards" in inspect.signature(type(exported).module).parameters
         made: Any = exported.module(check_guards=False) if guarded else exported.module()
@@ -230,7 +181,7 @@ def frozen(
         owner, _, last = name.rpartition(".")
         setattr(made.get_submodule(owner), last, torch.nn.Parameter(parameter.detach(), requires_grad=False))
     expand(made.graph)
-    written = {node.args[0] for node in made.graph.nodes if _writes(node)}
+    written = {node.args[0] for node in made.graph.nodes if writes(node)}
     constants = [
         node
         for node in made.graph.nodes
@@ -249,10 +200,6 @@ def frozen(
     return made
 
 
-def _writes(node: Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-
-
 def export(
     module: torch.nn.Module,
     inputs: Sequence[Any],
@@ -267,8 +214,8 @@ def export(
                     module, tuple(inputs), dict(keywords or {}), dynamic_shapes=dynamic_shapes, strict=False
                 )
             for each in exported.graph_module.modules():
-                _refuse_shared_writes(each)
-                _refuse_changed_shapes(each)
+                refuse_shared_writes(each)
+                refuse_changed_shapes(each)
             if not drawn():
                 break
             if not again:
@@ -396,29 +343,9 @@ def _decomposed(exported: ExportedProgram, eager: bool = False) -> ExportedProgr
     with torch.no_grad(), warnings.catch_warnings(), turns.capture():
         warnings.simplefilter("ignore", FutureWarning)  # raised inside torch.export
         cast_operands(exported.graph_module)
-        table = {**_decompositions(eager), **_aliasing(exported)}
+        table = {**_decompositions(eager), **aliasing(exported)}
         made: ExportedProgram = exported.run_decompositions(table)
         return made
-
-
-def _aliasing(exported: ExportedProgram) -> dict[Any, Callable[..., Any]]:
-    """Return PyTorch's decompositions of operators that return an operand's memory without saying so, as ``type_as``.
-
-    PyTorch takes the result of such an operator for new memory, and would lose writes to it.
-    """
-    every, found = _every(), dict[Any, Callable[..., Any]]()
-    for module in exported.graph_module.modules():
-        for node in module.graph.nodes if isinstance(module, GraphModule) else ():
-            if isinstance(node.target, torch._ops.OpOverload) and node.target in every and _is_alias(node):
-                found[node.target] = every[node.target]
-    return found
-
-
-def _is_alias(node: Node) -> bool:
-    """Return whether a result of an operator has the memory of an operand."""
-    given = {memory_of(each) for each in node.all_input_nodes if is_tensor(each)}
-    values = _pytree.tree_leaves(node.meta.get("val"))
-    return any(isinstance(each, torch.Tensor) and each.untyped_storage()._cdata in given for each in values)
 
 
 @contextmanager
@@ -466,16 +393,12 @@ _COMPOSED = ("einsum", "tensordot", "inner", "conv_transpose1d", "conv_transpose
 
 
 @cache
-def _every() -> Any:
-    """Return PyTorch's decompositions of all operators."""
-    return torch.export.default_decompositions()
-
-
-@cache
 def _decompositions(eager: bool) -> dict[Any, Callable[..., Any]]:
     """Return PyTorch's decompositions of products, and unless ``eager`` of elementwise operators unknown to evt."""
     known = known_operators()
-    found = {each: rule for each, rule in _every().items() if (name_of(each) or "").partition(".")[0] in _COMPOSED}
+    found = {
+        each: rule for each, rule in decompositions().items() if (name_of(each) or "").partition(".")[0] in _COMPOSED
+    }
     for operator, rule in () if eager else decomposition_table.items():
         if not isinstance(operator, torch._ops.OpOverload) or operator._overloadname.endswith("out"):
             continue
