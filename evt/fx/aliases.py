@@ -39,7 +39,8 @@ def name_aliases(exported: ExportedProgram) -> None:
                 operand = node.args[0]
                 node.replace_all_uses_with(operand)
                 module.graph.erase_node(node)
-                exported.graph_signature.replace_all_uses(node.name, operand.name)
+                if module is exported.graph_module:
+                    exported.graph_signature.replace_all_uses(node.name, operand.name)
 
 
 def aliasing(exported: ExportedProgram) -> dict[Any, Callable[..., Any]]:
