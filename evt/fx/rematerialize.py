@@ -3,17 +3,20 @@
 Inductor's kernels compute elementwise operators as they read, for no extra bytes. If only such kernels read a result,
 they get a copy of its operators where the inputs of the copy have fewer bytes; the region stores these inputs. For
 example, a norm reads a float16 residual and casts it to float32 itself.
+
+A norm of long rows reads its operand twice, in two loops. It gets no error function, which it would evaluate twice.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 from torch.fx import Graph, Node
 
-from evt.fx.aten import base_name
-from evt.fx.example import bytes_of
+from evt.fx.aten import base_name, is_tensor, shape_of
+from evt.fx.example import bytes_of, hint
 from evt.fx.gradient import is_backward
 from evt.fx.op_semantics import Reduced, number_of, semantics
 from evt.fx.product import PADS, find_product
@@ -22,6 +25,8 @@ from evt.fx.views import Sources, is_view
 
 #: The longest chain of operators that is rematerialized.
 _DEEPEST = 8
+#: The longest rows that a kernel of Inductor's keeps in registers; it reads longer ones again after their reduction.
+_KEPT = 1024
 
 
 def rematerialize(graph: Graph, regions: Iterable[FusionRegion], once: Set[Node]) -> None:
@@ -37,6 +42,8 @@ def rematerialize(graph: Graph, regions: Iterable[FusionRegion], once: Set[Node]
             if not all(_is_loose(user, owned) for user in node.users if user not in region):
                 continue
             again = _Again.of(node, region, stored, sources, once)
+            if _is_looped(node, region) and any(base_name(each) == "erf" for each in again.copied):
+                continue
             if sum(again.moved.values()) < 2 * bytes_of(node):
                 _copy(graph, node, again.copied, region)
                 stored.discard(node)
@@ -93,6 +100,16 @@ def _is_loose(user: Node, owned: Set[Node]) -> bool:
             return False
         stack += each.users if is_view(each) or base_name(each) in PADS else ()
     return True
+
+
+def _is_looped(node: Node, region: FusionRegion) -> bool:
+    """Return whether outside of a region one operator reduces long rows of a result, and another one reads it, too."""
+    readers = {user for user in node.users if user not in region and is_tensor(user)}
+    return len(readers) > 1 and any(_elements(node) > _KEPT * _elements(user) for user in readers)
+
+
+def _elements(node: Node) -> int:
+    return math.prod(map(hint, shape_of(node)))
 
 
 def _copy(graph: Graph, node: Node, copied: Iterable[Node], region: FusionRegion) -> None:

@@ -73,6 +73,23 @@ def test_narrow_operands_of_wide_ones() -> None:
     assert any("in x0: f16[m, n]" in row.formula for row in rows)
 
 
+@pytest.mark.parametrize("long", [False, True])
+@pytest.mark.parametrize("is_read_again", [False, True])
+@pytest.mark.parametrize("function", ["erf", "tanh"])
+def test_an_error_function_before_a_reduction(function: str, is_read_again: bool, long: bool) -> None:
+    """A kernel that reads long rows again after their reduction would evaluate it twice, so the region does."""
+    columns = 1536 if long else 1024
+    a, b = torch.randn(8, 64).half(), (torch.randn(64, columns) / 8).half()
+
+    def run(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = getattr(torch, function)((a @ b).float())
+        reduced = y.prod(-1, keepdim=True)  # evt has no function for it
+        return (torch.cumsum(y + reduced if is_read_again else reduced, -1),)
+
+    formula = row_of(run, a, b).formula
+    assert ("out D: f32[m, n]" in formula) == (function == "erf" and is_read_again and long)
+
+
 def test_filter_gradients_read_what_a_region_stores() -> None:
     """The product of the filters' gradient is a part of its operator's results, and its operand stayed the old one."""
 
