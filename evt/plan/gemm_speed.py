@@ -27,6 +27,8 @@ fitted on an H200, 2026-11-30, to 38 products of 1,024 rows or more. The constan
 conversion are fitted to 6 products of 1 and 16 rows.
 The stage of 80 rows is corrected on an H200, 2026-11-30, by a product. Another tile than before is chosen for 17
 others, which take 0.969 of the time, at most 1.007.
+The constants of promoted sums are fitted on an H200, 2026-11-30, to 24 products of 256 to 16,384 rows. The constants of
+8 and 16 rows with pairs of columns, for two CTAs that split k, are fitted to 58 products of 1 to 16 rows.
 The constants of tiles by rows, by stages, and of 16 rows without splits are fitted to products on an H100, 2026-11. The
 constants of a packed B and 64 rows that split k are fitted on an H200, 2026-11-28. Other deep stages of 64 to 128 rows
 that split k are fitted to 72 products in loops of launches on an H200, 2026-11-29. A tile by rows of 128 columns is
@@ -148,9 +150,23 @@ _OF_PAIRS = {
     Tile(32, 2, False, (1, 1, 4), by_stages=True): Speed(0.403, 2.17),
     Tile(16, 2, False, (1, 1, 4), by_stages=True): Speed(0.149, 3.66),
     Tile(8, 2, False, (1, 1, 4), by_stages=True): Speed(0.145, 3.1),
-    Tile(8, 2, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.16, 2.6),
+    Tile(16, 2, False, (1, 1, 2), by_stages=True): Speed(0.236, 6.6),
+    Tile(8, 2, False, (1, 1, 2), by_stages=True): Speed(0.24, 2.1),
     Tile(16, 2, True): Speed(0.113, 0.12),
     Tile(16, 2, True, row_bytes=DEEP_ROW_BYTES): Speed(0.098, 0.58),
+}
+#: Tiles whose sums of 8-bit floats are promoted, without factors.
+_OF_PROMOTED = {
+    Tile(192, 1, False, (1, 2, 1)): Speed(0.489, 2.1),
+    Tile(176, 1, False, (1, 2, 1)): Speed(0.45, 3.0),
+    Tile(168, 1, False): Speed(0.407, 2.1),
+    Tile(160, 1, False, (1, 2, 1)): Speed(0.417, 1.8),
+    Tile(152, 1, False): Speed(0.365, 1.8),
+    Tile(128, 1, False): Speed(0.299, 1.29),
+    Tile(120, 1, False): Speed(0.278, 1.2),
+    Tile(112, 1, False): Speed(0.252, 1.8),
+    Tile(104, 1, False): Speed(0.229, 1.2),
+    Tile(96, 1, False): Speed(0.2, 1.2),
 }
 #: Tiles of a packed B, fitted to 78 products of 17 to 512 rows on an H200, 2026-11-29.
 _OF_PACKED = {
@@ -199,6 +215,9 @@ LAUNCH = 6.1
 #: Microseconds of each further CTA of an SM that splits k: it loads its first stages while no other one multiplies.
 #: Fitted to 62 kernels of 6 products of 1 and 16 rows on an H200, 2026-11-30.
 _REFILL = 1.5
+#: Bytes that an SM loads in a microsecond. Fitted to 58 products of pairs of columns of 1 to 16 rows on an H200,
+#: 2026-11-30. The stages of other tiles contain it.
+_LOADED_BY_ONE = 104e3
 #: Microseconds of a kernel that copies operands, besides their traffic.
 COPY = 2.5
 #: Microseconds that a thread takes to store an element, and to load one: with at most 128 accumulators, and with more,
@@ -256,7 +275,8 @@ class Size(NamedTuple):
     are the bytes of D of an element. ``batches`` have a product each. ``stage`` is the time of a stage relative to the
     measured one. A stage takes ``least`` microseconds at least, and ``added`` ones more. ``warps`` are the bits of B
     where warps multiply by themselves, else 0. ``packed``: B is packed. ``staged`` are the bytes of an element of
-    staged matrices, if some are loaded. ``paired``: D has a column for each pair of columns.
+    staged matrices, if some are loaded. ``paired``: D has a column for each pair of columns. ``promoted``: the sums
+    of 8-bit floats without factors are promoted.
     """
 
     rows: int
@@ -275,6 +295,7 @@ class Size(NamedTuple):
     packed: bool = False
     staged: int = 2
     paired: bool = False
+    promoted: bool = False
 
 
 def loaded(tile: Tile) -> float:
@@ -295,7 +316,7 @@ def exchanged(tile: Tile) -> float:
 
 def microseconds(tile: Tile, size: Size, evaluated: float = 0.0) -> float:
     """Return the estimated time of a product on an H100 by a kernel with a tile: see :func:`work`."""
-    memory = traffic(size) / _RATE / memory_rate(tile, size)
+    memory = traffic(size) / _RATE / memory_rate(tile, size, _RATE)
     return LAUNCH + refills(tile, size) + _norm(work(tile, size, _RATE, evaluated), memory)
 
 
@@ -309,11 +330,16 @@ def library_microseconds(size: Size) -> float:
 
 def traffic(size: Size) -> float:
     """Return the bytes of memory traffic of a product, or the bytes of whole lines that take the same time."""
+    return traffic_of(*_moved(size))
+
+
+def _moved(size: Size) -> tuple[float, float]:
+    """Return the bytes that a product reads and writes."""
     columns = size.columns * min(size.groups, size.rows) * size.column_bytes
     elements = size.rows * size.columns
     relative = _WITHIN_LINES if size.row_bytes % MAX_ROW_BYTES else 1.0
     read = (size.rows + columns) * size.row_bytes * relative + elements * max(0.0, size.traffic - size.written)
-    return traffic_of(read * size.batches, elements * size.written * size.batches)
+    return read * size.batches, elements * size.written * size.batches
 
 
 def refills(tile: Tile, size: Size) -> float:
@@ -323,15 +349,22 @@ def refills(tile: Tile, size: Size) -> float:
     return _REFILL * (math.ceil(waves(tile, size)) - 1)
 
 
-def memory_rate(tile: Tile, size: Size) -> float:
+def memory_rate(tile: Tile, size: Size, rate: float) -> float:
     """Return the rate of memory traffic relative to a kernel on all SMs that reads B once.
 
-    Large clusters leave some SMs idle. Several tiles of eight rows read B at two times, or more.
+    ``rate`` are the bytes that a card moves in a microsecond. Large clusters leave some SMs idle. Several tiles of
+    eight rows read B at two times, or more. Few CTAs with pairs of columns, also of a last wave, load at the rate of
+    their SMs.
     """
     if _is_converted(size):
         return 1.0
-    times = 2 if tile.rows == EIGHT < size.rows else 1
-    return in_clusters(size.multiprocessors, math.prod(tile.cluster)) / size.multiprocessors / times
+    at_a_time = _at_a_time(tile, size)
+    relative = at_a_time / size.multiprocessors
+    if size.paired:
+        tiles = max(_tiles(tile, size))
+        last, fewest = tiles % at_a_time, rate * sum(_moved(size)) / traffic(size) / _LOADED_BY_ONE
+        relative *= tiles / (tiles - last + max(last, fewest if last else 0.0))
+    return relative / (2 if tile.rows == EIGHT < size.rows else 1)
 
 
 def _is_converted(size: Size) -> bool:
@@ -381,7 +414,7 @@ def work(
     tiles, rounds = max(numbers), sum(ceil_div(number, at_a_time) for number in numbers) / 2
     if size.warps:
         return _ALONE + rounds * _work_of_warps(tile, size, tiles, evaluated) / clock
-    own = _OF_PACKED if size.packed else _OF_PAIRS if size.paired else _SPEEDS
+    own = _OF_PACKED if size.packed else _OF_PAIRS if size.paired else _OF_PROMOTED if size.promoted else _SPEEDS
     speed = own.get(tile) or _SPEEDS.get(tile) or _unmeasured(tile)
     together = min(tiles, at_a_time)
     lines = tile.rows / across + tile.columns / down * size.column_bytes

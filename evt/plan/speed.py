@@ -150,7 +150,7 @@ def duration(plan: Plan, sizes: Mapping[str, int], card: Card | int) -> Duration
         count = _launches(plan.mainloop, sizes)
         start = count * (gemm_speed.LAUNCH + gemm_speed.refills(tile, size))
         work = count * gemm_speed.work(tile, size, card.bytes_per_us, _evaluated(plan), _clock(card))
-        memory /= gemm_speed.memory_rate(tile, size)
+        memory /= gemm_speed.memory_rate(tile, size, card.bytes_per_us)
     elif isinstance(plan.mainloop, gemv.Gemv):
         row_bytes = sizes["k"] * plan.operand_bits // 8
         start, work = gemv.start_and_work(plan.mainloop.tile, sizes["m"], sizes["n"], row_bytes, card.multiprocessors)
@@ -375,6 +375,7 @@ def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tupl
     batches, tile = sizes["l"] if plan.mainloop.batched else 1, gemm.tile_of(plan.config, operand_bytes)
     scaled = any(factor.role == "factor" for factor in plan.factors) and not tile.by_rows
     packed, converts = plan.mainloop.is_packed, plan.mainloop.converts
+    promoted = gemm.ProductClass(plan.mainloop.a.dtype, fast_sums=plan.options.fast_sums).promoted
     stage, least, added = gemm_speed.FACTORS if scaled else 1.0, 0.0, 0.0
     staged = moved_bytes(plan) if plan.source is not None else 2
     warps = plan.mainloop.b.dtype.bits if converts and tile.rows <= gemm.FEW_ROWS else 0
@@ -403,6 +404,7 @@ def _product(plan: Plan, sizes: Mapping[str, int], multiprocessors: int) -> tupl
         packed,
         staged,
         plan.mainloop.pairs > 0,
+        promoted and not plan.factors and not converts,
     )
 
 

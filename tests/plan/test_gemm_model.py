@@ -381,7 +381,10 @@ FASTEST_OF_PAIRS = {
     (95, 1920, 10048): ("own_stages_48x128x64_1x1x4",),
     (128, 1280, 8192): ("own_cooperative_32x256x64_1x1x4",),
     (64, 2560, 4096): ("own_pingpong_16x128x128", "own_pingpong_16x128x64", "own_pingpong_32x128x64"),
-    (1, 7168, 8192): ("own_stages_8x128x128_1x1x2", "own_pingpong_16x128x64"),
+    (1, 7168, 8192): ("own_stages_8x128x64_1x1x2", "own_stages_8x128x128_1x1x2", "own_pingpong_16x128x64"),
+    (16, 3584, 18944): ("own_stages_16x128x64_1x1x2", "own_stages_16x128x64_1x1x4"),
+    (1, 2048, 16384): ("own_stages_8x128x64_1x1x4",),
+    (16, 18432, 6144): ("own_stages_16x128x64_1x1x2",),
     (16, 7168, 8192): ("own_pingpong_16x128x128",),
     (1, 1280, 8192): ("own_stages_8x128x64_1x1x4",),
     (4096, 2304, 768): ("own_pingpong_192x128x64_1x2",),
@@ -415,6 +418,8 @@ FASTEST_OF_FP8 = {
     (1024, 1280, 8192): ("own_cooperative_96x128x128",),
     (4096, 1280, 8192): ("own_cooperative_160x128x128_1x2",),
     (4096, 4096, 14336): ("own_cooperative_128x128x128",),
+    (8192, 2048, 8192): ("own_cooperative_168x128x128",),
+    (1024, 5120, 5120): ("own_cooperative_176x128x128_1x2", "own_cooperative_120x128x128"),
 }
 
 
