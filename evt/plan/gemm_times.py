@@ -1,6 +1,6 @@
 """The times of the GEMM kernel's tiles, fitted for the model of :mod:`evt.plan.gemm_speed`.
 
-The constants are fitted to 477 products on an H100 and an H200 in 5,740 kernels, 2026-11: of 1 to 802,816 rows, with
+The constants are fitted to 477 products on an H100 and an H200 in 5,740 kernels, 2026-11. They have 1 to 802,816 rows,
 residuals, gates, functions and bits. The median error of 187 other products is 5.4 %, and the chosen tile takes 1.02 of
 the best one's time on average.
 
@@ -23,7 +23,7 @@ conversion are fitted to 6 products of 1 and 16 rows.
 The stage of 80 rows is corrected on an H200, 2026-11-30, by a product. Another tile than before is chosen for 17
 others, which take 0.969 of the time, at most 1.007.
 The constants of promoted sums are fitted on an H200, 2026-11-30, to 24 products of 256 to 16,384 rows. The constants of
-8 and 16 rows with pairs of columns, for two CTAs that split k, are fitted to 58 products of 1 to 16 rows.
+two CTAs that split k of pairs of columns are fitted to 58 products of 1 to 16 rows.
 The constants of tiles by rows, by stages, and of 16 rows without splits are fitted to products on an H100, 2026-11. The
 constants of a packed B and 64 rows that split k are fitted on an H200, 2026-11-28. Other deep stages of 64 to 128 rows
 that split k are fitted to 72 products in loops of launches on an H200, 2026-11-29. A tile by rows of 128 columns is

@@ -48,7 +48,8 @@ PLANNER_ORDER = (
         "depthwise",
         "group_norm",
     ),
-    *("wgrad", "unaligned", "signature", "sizes", "stock", "problem", "configurations", "gemm", "gemm_speed", "fields"),
+    *("wgrad", "unaligned", "signature", "sizes", "stock", "problem", "configurations", "gemm", "gemm_times"),
+    *("gemm_speed", "fields"),
     *(
         "epilogue",
         "staged",
