@@ -178,7 +178,8 @@ _PAIRED = (
     Tile(16, 2, True, row_bytes=DEEP_ROW_BYTES),
     *(Tile(rows, 2, False, (1, 1, 4)) for rows in (64, 32, 16)),
     *(Tile(rows, 2, False, (1, 1, 4), by_stages=True) for rows in (48, 32, 16, 8)),
-    *(Tile(rows, 2, False, (1, 1, 2), by_stages=True) for rows in (16, 8)),
+    Tile(16, 2, False, (1, 1, 2), by_stages=True),
+    Tile(8, 2, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True),
 )
 _PAIRED_PROMOTED = (Tile(96, 2, False), Tile(64, 2, False), Tile(32, 2, False), Tile(16, 2, False))
 #: Tall tiles of pairs for factors of rows are by rows: a thread reads two factors a stage, not one for each two sums.

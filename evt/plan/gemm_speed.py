@@ -64,7 +64,7 @@ LAUNCH = 6.1
 _REFILL = 1.5
 #: Bytes that an SM loads in a microsecond. Fitted to 58 products of pairs of columns of 1 to 16 rows on an H200,
 #: 2026-11-30. The stages of other tiles contain it.
-_LOADED_BY_ONE = 104e3
+_LOADED_BY_ONE = 108e3
 #: Microseconds of a kernel that copies operands, besides their traffic.
 COPY = 2.5
 #: Microseconds that a thread takes to store an element, and to load one: with at most 128 accumulators, and with more,
@@ -200,18 +200,19 @@ def memory_rate(tile: Tile, size: Size, rate: float) -> float:
     """Return the rate of memory traffic relative to a kernel on all SMs that reads B once.
 
     ``rate`` are the bytes that a card moves in a microsecond. Large clusters leave some SMs idle. Several tiles of
-    eight rows read B at two times, or more. Few CTAs with pairs of columns, also of a last wave, load at the rate of
-    their SMs.
+    eight rows, or of pairs for two CTAs that split k, read B at two times, or more. Few CTAs with pairs of columns,
+    also of a last wave, load at the rate of their SMs.
     """
     if _is_converted(size):
         return 1.0
-    at_a_time = _at_a_time(tile, size)
-    relative = at_a_time / size.multiprocessors
-    if size.paired:
-        tiles = max(_tiles(tile, size))
-        last, fewest = tiles % at_a_time, rate * sum(_moved(size)) / traffic(size) / _LOADED_BY_ONE
-        relative *= tiles / (tiles - last + max(last, fewest if last else 0.0))
-    return relative / (2 if tile.rows == EIGHT < size.rows else 1)
+    at_a_time, tiles = _at_a_time(tile, size), max(_tiles(tile, size))
+    used = at_a_time / size.multiprocessors
+    again = tile.rows == EIGHT or (size.paired and tile.by_stages and tile.cluster[2] == 2)
+    relative = used / (2 if again and tile.rows < size.rows else 1)
+    if not size.paired:
+        return relative
+    last, fewest = tiles % at_a_time, rate * sum(_moved(size)) / traffic(size) / _LOADED_BY_ONE
+    return min(relative, used * tiles / (tiles - last + max(last, fewest if last else 0.0)))
 
 
 def _is_converted(size: Size) -> bool:

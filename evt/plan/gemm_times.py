@@ -22,8 +22,8 @@ fitted on an H200, 2026-11-30, to 38 products of 1,024 rows or more. The constan
 conversion are fitted to 6 products of 1 and 16 rows.
 The stage of 80 rows is corrected on an H200, 2026-11-30, by a product. Another tile than before is chosen for 17
 others, which take 0.969 of the time, at most 1.007.
-The constants of promoted sums are fitted on an H200, 2026-11-30, to 24 products of 256 to 16,384 rows. The constants of
-two CTAs that split k of pairs of columns are fitted to 58 products of 1 to 16 rows.
+The constants of promoted sums, and of 16 rows with pairs of columns for two CTAs that split k, are fitted on an H200,
+2026-11-30, to 24 and 58 products, and corrected by 67 and 95 others.
 The constants of tiles by rows, by stages, and of 16 rows without splits are fitted to products on an H100, 2026-11. The
 constants of a packed B and 64 rows that split k are fitted on an H200, 2026-11-28. Other deep stages of 64 to 128 rows
 that split k are fitted to 72 products in loops of launches on an H200, 2026-11-29. A tile by rows of 128 columns is
@@ -127,23 +127,19 @@ OF_PAIRS = {
     Tile(32, 2, False, (1, 1, 4), by_stages=True): Speed(0.403, 2.17),
     Tile(16, 2, False, (1, 1, 4), by_stages=True): Speed(0.149, 3.66),
     Tile(8, 2, False, (1, 1, 4), by_stages=True): Speed(0.145, 3.1),
-    Tile(16, 2, False, (1, 1, 2), by_stages=True): Speed(0.236, 6.6),
-    Tile(8, 2, False, (1, 1, 2), by_stages=True): Speed(0.24, 2.1),
+    Tile(8, 2, False, (1, 1, 2), DEEP_ROW_BYTES, by_stages=True): Speed(0.2, 2.6),
+    Tile(16, 2, False, (1, 1, 2), by_stages=True): Speed(0.4, 1.6),
     Tile(16, 2, True): Speed(0.113, 0.12),
     Tile(16, 2, True, row_bytes=DEEP_ROW_BYTES): Speed(0.098, 0.58),
 }
 #: Tiles whose sums of 8-bit floats are promoted, without factors.
 OF_PROMOTED = {
     Tile(192, 1, False, (1, 2, 1)): Speed(0.489, 2.1),
-    Tile(176, 1, False, (1, 2, 1)): Speed(0.45, 3.0),
+    Tile(176, 1, False, (1, 2, 1)): Speed(0.46, 3.0),
     Tile(168, 1, False): Speed(0.407, 2.1),
     Tile(160, 1, False, (1, 2, 1)): Speed(0.417, 1.8),
-    Tile(152, 1, False): Speed(0.365, 1.8),
-    Tile(128, 1, False): Speed(0.299, 1.29),
-    Tile(120, 1, False): Speed(0.278, 1.2),
-    Tile(112, 1, False): Speed(0.252, 1.8),
-    Tile(104, 1, False): Speed(0.229, 1.2),
-    Tile(96, 1, False): Speed(0.2, 1.2),
+    Tile(152, 1, False): Speed(0.368, 1.5),
+    Tile(96, 1, False): Speed(0.209, 1.3),
 }
 #: Tiles of a packed B, fitted to 78 products of 17 to 512 rows on an H200, 2026-11-29.
 OF_PACKED = {
