@@ -55,7 +55,7 @@ def results_of(inputs: Iterable[tuple[str, Any]], leaves: Iterable[Any]) -> tupl
     found: list[ResultMemory | None] = [None] * len(every)
     for place, value in tensors:
         owner, first = owners[_memory(value)]
-        offset = value.storage_offset() - first.storage_offset()
+        offset = _distance(first, value)
         shown = tuple(value.shape), tuple(value.stride())
         found[place] = (
             ResultMemory(*shown, start=value.storage_offset())
@@ -103,7 +103,7 @@ def restore(graph: Graph, written_to: Sequence[Node], results: Sequence[ResultMe
                 continue
             owner = inputs.get(result.owner) if isinstance(result.owner, str) else found[result.owner]
             if owner is not None and (owner in written_to or not _shares(found[place], owner, result)):
-                found[place] = _view(graph, owner, result) or found[place]
+                found[place] = _view(graph, owner, result, found[place].meta["val"].dtype) or found[place]
     output.args = (tuple(found),)
 
 
@@ -112,7 +112,7 @@ def _laid(graph: Graph, node: Node, result: ResultMemory) -> Node:
     return (
         node
         if all_same(node.meta["val"].stride(), result.stride)
-        else _view(graph, node, replace(result, offset=0)) or node
+        else _view(graph, node, replace(result, offset=0), node.meta["val"].dtype) or node
     )
 
 
@@ -159,9 +159,25 @@ def keep_strides(graph: Graph, node: Node, stride: Sequence[Size]) -> Node:
     return whole
 
 
-def view_of(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
-    """Return a view of a tensor's memory, ``offset`` elements after its first element."""
-    return tensor.as_strided(size, stride, tensor.storage_offset() + offset)
+def view_of(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int, dtype: Any) -> torch.Tensor:
+    """Return a view of a tensor's memory as elements of a type, ``offset`` of them after its first element."""
+    first = _begin(tensor, dtype) + offset
+    if tensor.dtype != dtype:
+        largest = max(tensor.itemsize, dtype.itemsize)
+        count = tensor.untyped_storage().nbytes() // largest * largest // tensor.itemsize
+        tensor = tensor.as_strided((count,), (1,), 0).view(dtype)
+    return tensor.as_strided(size, stride, first)
+
+
+def _distance(first: torch.Tensor, second: torch.Tensor) -> Size:
+    """Return how many elements of a tensor's type it begins after another one, in the same memory."""
+    return second.storage_offset() - _begin(first, second.dtype)
+
+
+def _begin(tensor: torch.Tensor, dtype: torch.dtype) -> Size:
+    """Return the number of elements of a type before a tensor in its memory."""
+    offset = tensor.storage_offset()
+    return offset if tensor.itemsize == dtype.itemsize else offset * tensor.itemsize // dtype.itemsize
 
 
 def _apart(graph: Graph, node: Node, others: Iterable[Any], is_part: bool = False) -> Node:
@@ -199,24 +215,25 @@ def _run(node: Node) -> Any:
 def _shares(node: Node, owner: Node, result: ResultMemory) -> bool:
     """Return whether a node has the strides and the aliasing of a result."""
     value, first = node.meta["val"], owner.meta["val"]
-    offset = value.storage_offset() - first.storage_offset()
+    offset = _distance(first, value)
     return _memory(value) == _memory(first) and all_same((*value.stride(), offset), (*result.stride, result.offset))
 
 
-def _view(graph: Graph, owner: Node, result: ResultMemory) -> Node | None:
+def _view(graph: Graph, owner: Node, result: ResultMemory, dtype: torch.dtype) -> Node | None:
     """Return a result as a view of its owner, or None if the view exceeds the owner's memory."""
     value = owner.meta["val"]
-    if all_same((*value.shape, *value.stride(), 0), (*result.size, *result.stride, result.offset)):
+    is_same = all_same((*value.shape, *value.stride(), 0), (*result.size, *result.stride, result.offset))
+    if is_same and value.dtype == dtype:
         return owner
-    first = value.storage_offset() + result.offset
+    first = _begin(value, dtype) + result.offset
     last = first + sum((size - 1) * stride for size, stride in zip(result.size, result.stride, strict=True))
     if not statically_known_true(first >= 0) or not statically_known_true(
-        last < value.untyped_storage().size() // value.itemsize
+        last < value.untyped_storage().size() // dtype.itemsize
     ):
         return None
     sizes = ([written(graph, each) for each in sizes] for sizes in (result.size, result.stride))
-    made = graph.call_function(view_of, (owner, *sizes, written(graph, result.offset)))
-    made.meta["val"] = value.as_strided(result.size, result.stride, first)
+    made = graph.call_function(view_of, (owner, *sizes, written(graph, result.offset), dtype))
+    made.meta["val"] = view_of(value, result.size, result.stride, result.offset, dtype)
     return made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -123,3 +124,35 @@ def test_views_of_folded_values(name: str) -> None:
             if 0 not in mine.stride():
                 torch.testing.assert_close(mine.add_(1), theirs.add_(1))
         torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8, torch.float64, torch.complex64])
+@pytest.mark.parametrize("source", ["input", "buffer", "parameter", "computed"])
+def test_views_as_another_type(source: str, dtype: torch.dtype) -> None:
+    """Results are elements of another type in the memory of a written tensor, a folded value, or another result."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.scale = nn.Linear(8, 6), nn.Parameter(torch.randn(4, 8))
+            self.buffer: torch.Tensor
+            self.register_buffer("buffer", torch.randn(4, 8))
+
+        def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+            value = {"input": x, "buffer": self.buffer, "parameter": self.scale * 2, "computed": x * 2}[source]
+            if source in ("input", "buffer"):
+                value.add_(1)
+            return [self.linear(x).relu(), value.view(dtype), value[1:], value[2:].view(dtype)[:, :2]]
+
+    model, x = Model().eval(), torch.randn(4, 8)
+    other, mine, theirs = copy.deepcopy(model), x.clone(), x.clone()
+    made = fuse(model, (x.clone(),))
+    assert fusion(made).regions
+    for _ in range(2):
+        found, wanted = made(mine), other(theirs)
+        torch.testing.assert_close([*found, mine], [*wanted, theirs], equal_nan=True)
+        assert facts([mine, *found]) == facts([theirs, *wanted])
+        for one, two in zip(found, wanted, strict=True):
+            one.zero_()
+            two.zero_()
+            torch.testing.assert_close([*found, mine], [*wanted, theirs], equal_nan=True)
