@@ -148,15 +148,19 @@ def convolution(
     filters: int = 72,
     groups: int = 1,
     images: int = 2,
-    pixels: tuple[int, int] = (11, 13),
+    pixels: tuple[int, ...] = (11, 13),
+    stride: int = 1,
     **keywords: object,
 ) -> Call:
-    """Return a 3x3 convolution or a gradient, whose A is D's gradient and whose B is the weight, or the input."""
-    op = evt.Program(Source(text), operation, route=route, padding=1, groups=groups, **keywords)
-    x, d = random(images, channels, *pixels), random(images, filters, *pixels)
-    w = random(filters, channels // groups, 3, 3)
-    a, b = {"conv2d": (x, w), "conv2d_dgrad": (d, w), "conv2d_wgrad": (d, x)}[operation]
-    like = {"conv2d": d, "conv2d_dgrad": x, "conv2d_wgrad": w}[operation]
+    """Return a convolution of three taps along each dimension, or a gradient.
+
+    A of a gradient is that of D, and B is the weight, or the input.
+    """
+    op = evt.Program(Source(text), operation, route=route, padding=1, stride=stride, groups=groups, **keywords)
+    x, d = random(images, channels, *pixels), random(images, filters, *(-(-each // stride) for each in pixels))
+    w = random(filters, channels // groups, *(3 for _ in pixels))
+    a, b = {"dgrad": (d, w), "wgrad": (d, x)}.get(operation[7:], (x, w))
+    like = {"dgrad": x, "wgrad": w}.get(operation[7:], d)
     columns = like.shape[1]
     found = {"bias": random(columns), "s": random(channels), "t": random(channels)}
     return op, a, b, {**found, "C": random(*like.shape)}
@@ -249,7 +253,13 @@ KINDS: dict[str, Callable[[], Call]] = {
     "conv-halo-groups": lambda: convolution(
         PLAIN, "conv-halo-groups-3x", channels=128, filters=128, groups=8, images=9, pixels=(7, 7)
     ),
+    "conv-halo-words": lambda: convolution(PLAIN, "conv-halo-words-3x", channels=35),
+    "conv-halo-copied": lambda: convolution(PLAIN, "conv-halo-copied-3x", channels=35),
+    "conv-halo-taps": lambda: convolution(PLAIN, "conv-halo-taps-3x", filters=5),
+    "conv-halo-volumes": lambda: convolution(PLAIN, "conv-halo-3x", operation="conv3d", pixels=(5, 11, 13)),
+    "conv-halo-strides": lambda: convolution(PLAIN, "conv-halo-3x", stride=2),
     "conv-halo-dgrad": lambda: convolution(PLAIN, "conv-halo-3x", operation="conv2d_dgrad"),
+    "conv-halo-dgrad-strides": lambda: convolution(PLAIN, "conv-halo-3x", operation="conv2d_dgrad", stride=2),
     "conv-depthwise": lambda: convolution(PLAIN, "conv-depthwise-3x", filters=40, groups=40),
     "conv-depthwise-reductions": lambda: convolution(SUMMED, "conv-depthwise-3x", filters=40, groups=40),
     "conv-depthwise-bits-dropout": lambda: convolution(PLACED, "conv-depthwise-3x", filters=40, groups=40),
