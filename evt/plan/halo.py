@@ -14,7 +14,7 @@ from math import prod
 from evt.ir.convolution import SPATIAL, Convolution, ConvolutionProblem, Operator
 from evt.ir.dtype import DType
 from evt.plan.geometry.convolution import Axis, Problem
-from evt.plan.geometry.halo import DEPTH_BYTES, FILTERS, MAX_CLASSES, MAX_TAPS, WINDOW_BYTES
+from evt.plan.geometry.halo import DEPTH_BYTES, FILTERS, MAX_CLASSES, MAX_TAPS, VECTOR, WINDOW_BYTES
 from evt.plan.geometry.halo_groups import groups_together
 from evt.plan.halo_cost import BlockedConvolution, Groups, axes_of, kernel_of_groups
 from evt.plan.halo_kernels import BATCHES, Variant, fastest_kernels, fitting_kernels, widest_kernels
@@ -268,15 +268,16 @@ def _is_fast(depth: Axis | None, height: Axis, width: Axis, channels: int, chann
     Other types are assumed to take equal time for equal bytes of channels.
 
     An implicit GEMM loads the input once for each tap, but it wins in some cases. Few channels: windows make fewer
-    steps. A stride: each tap meets few of the loaded pixels, so an implicit GEMM with full tiles is as fast, and faster
-    for many images. Small images: much of a tile is padding. Matrix products with many channels, or with filters that
-    fill its largest tiles: CUTLASS's kernels stay busy. Volumes of several taps in a slice are as fast as cuDNN's or
-    faster, measured with 30 layers on an H100.
+    steps, but not for one tap. CUTLASS then stores single elements if the number of filters is odd, and TMA does not
+    store the pixels of few filters. A stride: each tap meets few of the loaded pixels, so an implicit GEMM with full
+    tiles is as fast, and faster for many images. Small images: much of a tile is padding. Matrix products with many
+    channels, or with filters that fill its largest tiles: CUTLASS's kernels stay busy. Volumes of several taps in a
+    slice are as fast as cuDNN's or faster, measured with 30 layers on an H100.
     """
     taps, unit = height.taps * width.taps, height.stride == width.stride == 1
     pixels = height.output * width.output
     if channels <= FEW_CHANNELS:
-        return False
+        return taps == 1 and unit and (filters % 2 != 0 or (filters % VECTOR != 0 and filters <= FILTERS))
     if depth is not None and depth.taps * taps > 1:
         return True
     if taps == 1:

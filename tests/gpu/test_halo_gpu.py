@@ -144,6 +144,13 @@ SHARED: tuple[Shape, ...] = (
     ((1, 128, 21, 15), (64, 7, 7), {"padding": 3}),
 )
 
+#: Gradients whose consumers multiply the same pixels: tiles have rows of eight pixels, and filters more than one block.
+TOGETHER = (
+    ((128, 256, 7, 7), (248, 3, 3), {"stride": 2, "padding": 1, "output_padding": 1}),
+    ((63, 264, 16, 16), (256, 3, 3), {"stride": 2, "padding": 1, "output_padding": 1}),
+    ((65, 256, 15, 8), (200, 3, 3), {"stride": 2, "padding": 1}),
+    ((513, 256, 4, 7), (120, 3, 3), {"stride": 2, "padding": 1}),
+)
 RESIDUAL = "D = relu(acc + bias + residual)"
 #: Whose padding is within the reach of the filters, as that of a gradient has to be.
 #: Numbers of filters that threads store: few and many, odd and even, of several images in a tile and of rows.
@@ -259,6 +266,22 @@ CASES = {
     "dgrad-strides": Case("D = where(z > 0, acc, 0) + C", STRIDED_GRADIENTS, operation="conv2d_dgrad"),
     "dgrad-strides-bits": Case(
         "in keep: b1[m, n]; D = where(keep, acc, 0)", STRIDED_GRADIENTS, "bf16", operation="conv2d_dgrad"
+    ),
+    "dgrad-strides-together": Case(
+        "in keep: b1[m, n]; D = where(keep, acc, 0) + C", TOGETHER, operation="conv2d_dgrad", config="halo_128x64x64"
+    ),
+    "dgrad-strides-together-bits": Case(
+        "in keep: b1[m, n]; D = where(keep, acc, 0)",
+        TOGETHER,
+        "bf16",
+        operation="conv2d_dgrad",
+        config="halo_128x64x64",
+    ),
+    "dgrad-strides-together-reductions": Case(
+        "in keep: b1[m, n]; out D, t: f32[n], r: f32[m]\nD = where(keep, acc, 0); t = sum[m](D); r = max[n](abs(D))",
+        TOGETHER,
+        operation="conv2d_dgrad",
+        config="halo_128x64x64",
     ),
     "dgrad-strides-plain": Case("D = acc", STRIDED_GRADIENTS, operation="conv2d_dgrad"),
     "dgrad-strides-wide": Case(

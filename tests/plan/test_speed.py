@@ -6,9 +6,11 @@ import pytest
 
 import evt
 from evt.ir.convolution import ConvolutionProblem
-from evt.plan import survey
+from evt.launch.halo_call import Call
+from evt.plan import Plan, survey
 from evt.plan.cards import find_card
 from evt.plan.configurations.config import Config, Speed
+from evt.plan.geometry.halo_schedule import scheduled
 from evt.plan.speed import duration, fastest, time
 from evt.request import packed_problem, problem_sizes
 
@@ -16,10 +18,15 @@ MULTIPROCESSORS = 132
 EPILOGUE = "D = relu(acc + bias + residual)"
 
 
-def taken(op: evt.Program, a: tuple[int, ...], b: tuple[int, ...], card: str = "h100") -> str:
-    """Return the configuration of the kernel that serves operands of these shapes on a card."""
+def plan_of(op: evt.Program, a: tuple[int, ...], b: tuple[int, ...], card: str) -> Plan:
+    """Return the kernel that serves operands of these shapes on a card."""
     plans = survey(packed_problem(op.request, "sm90", "f16", "f16", (a, b)), op.request.settings.route).defaults
-    return plans[fastest(plans, problem_sizes(op.request, (a, b)), find_card(card))].config.name
+    return plans[fastest(plans, problem_sizes(op.request, (a, b)), find_card(card))]
+
+
+def taken(op: evt.Program, a: tuple[int, ...], b: tuple[int, ...], card: str = "h100") -> str:
+    """Return its configuration."""
+    return plan_of(op, a, b, card).config.name
 
 
 #: (m, n, k): the fastest of CUTLASS's default configurations, in interleaved runs on an H200.
@@ -232,6 +239,46 @@ def test_layers_of_one_tap_without_c(layer) -> None:
     images, channels, filters, pixels = layer
     shapes = (images, channels, pixels, pixels), (filters, channels, 1, 1)
     assert taken(evt.conv2d("D = relu(acc + bias)"), *shapes, "h200") == WITHOUT_C[layer]
+
+
+#: The fastest kernels of `relu(acc + bias)` after 1x1 filters of 8 channels on an H200, 2026-11-30: images, filters and
+#: side.
+FEW_CHANNELS = {
+    (128, 13, 56): "halo_224x64x16",  # 24.4 us; a kernel of CUTLASS takes 90.1
+    (64, 133, 48): "halo_192x64x16",  # 42.0 us; a kernel of CUTLASS takes 70.3
+    (128, 90, 56): "multistage_128x128x32",  # 62.0 us; halo_224x64x16 takes 69.3
+}
+
+
+@pytest.mark.parametrize("layer", FEW_CHANNELS)
+def test_few_channels_of_one_tap(layer) -> None:
+    images, filters, side = layer
+    shapes = (images, 8, side, side), (filters, 8, 1, 1)
+    assert taken(evt.conv2d("D = relu(acc + bias)"), *shapes, "h200") == FEW_CHANNELS[layer]
+
+
+#: The fastest kernels of gradients with a stride of 2 and a mask on an H200, 2026-11-30: images, channels of D, filters
+#: and side; whether both consumers multiply the same pixels.
+STRIDED = {
+    (256, 512, 512, 14): ("halo_224x64x64", True),  # 103.9 us; 116.5 apart
+    (200, 256, 256, 32): ("halo_128x64x64", True),  # 112.9 us; 126.0 apart
+    (256, 256, 256, 28): ("halo_216x64x64", False),  # 111.1 us; 118.5 together
+    (32, 512, 512, 14): ("halo_168x64x64", False),  # 22.3 us; halo_112x64x64 takes 23.8
+    (100, 512, 256, 14): ("halo_224x64x64", False),  # 32.2 us; 34.9 together: pairs of filter blocks leave SMs idle
+    (64, 320, 384, 28): ("halo_216x64x64", False),  # 53.8 us; halo_104x64x64 takes 68.8
+    (128, 192, 256, 20): ("halo_224x64x64", False),  # 30.0 us; halo_112x64x64 takes 34.9
+}
+
+
+@pytest.mark.parametrize("layer", STRIDED)
+def test_gradients_with_a_stride(layer) -> None:
+    images, channels, filters, side = layer
+    op = evt.conv2d_dgrad("in keep: b1[m, n]; D = where(keep, acc, 0)", stride=2, padding=1, output_padding=1)
+    shapes = (images, filters, side // 2, side // 2), (filters, channels, 3, 3)
+    plan, sizes = plan_of(op, *shapes, "h200"), problem_sizes(op.request, shapes)
+    call = Call.of(plan, {**sizes, "tile_rows": 0, "tile_columns": 0})
+    made = scheduled(call.multiplied, call.kernel, call.geometry, 132)
+    assert (plan.config.name, made.cooperative) == STRIDED[layer]
 
 
 #: (images, pixels, program) of depthwise convolutions of 384 channels and 7x7 taps: the pixels of a thread.
