@@ -29,6 +29,21 @@ def or_zero(variance: Number) -> Number:
     return either(variance, np.where(small, 0.0, variance.x[:1]))
 
 
+def squared(variance: Number, values: Number, axes: Sequence[int]) -> Number:
+    """Return a variance that is in doubt where squared differences of its values overflow, or their sum does.
+
+    A kernel squares differences from one of the values, which are larger than those from the mean.
+    """
+    x = values.x[:1]
+    with np.errstate(all="ignore"):
+        least, greatest = (
+            f(axis=tuple(axes), keepdims=True, initial=end) for f, end in ((x.min, np.inf), (x.max, -np.inf))
+        )
+        spread = greatest - least
+        large = math.prod(x.shape[axis] for axis in axes) * spread * spread > values.t.largest
+    return replace(variance, doubt=variance.doubt | large[0])
+
+
 def finite(number: Number) -> Number:
     """Return a number that is in doubt where it is infinite or NaN."""
     return replace(number, doubt=number.doubt | ~np.isfinite(number.x).all(0))

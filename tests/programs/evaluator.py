@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .call import Data
-from .combined import aligned, either, finite, folded, interleaved, or_zero, place
+from .combined import aligned, either, finite, folded, interleaved, or_zero, place, squared
 from .derivatives import Derivatives
 from .dtypes import TYPES, compute, primary, promoted
 from .eager import Addend, Product, Value, divided, of_product, power
@@ -363,7 +363,8 @@ class Evaluator:
             # Moments of integers are floats; eager PyTorch rounds the result only.
             wide = self.apply("div", [replace(value, held=compute(value.type)), self.literal(1.0)])
             centred = self.apply("sub", [wide, self.mean(modes, wide)])
-            return replace(made := self.mean(modes, self.apply("mul", [centred] * 2)), number=or_zero(made.number))
+            made = self.mean(modes, self.apply("mul", [centred] * 2))
+            return replace(made, number=squared(or_zero(made.number), wide.number, [_AXIS[mode] for mode in modes]))
         number, dtype = self.reduced(value)
         shape = list(number.x.shape)
         for mode in modes:

@@ -14,7 +14,7 @@ import evt
 from evt.functions import TABLE
 from tests.programs.call import problems
 from tests.programs.checks import check
-from tests.programs.combined import or_zero
+from tests.programs.combined import or_zero, squared
 from tests.programs.derivatives import Derivatives
 from tests.programs.functions import EAGER, FUNCTIONS
 from tests.programs.number import COUNT, NO_DOUBT, WIDE, Arithmetic, Number, deviation
@@ -163,6 +163,13 @@ def test_a_variance_that_rounding_makes_may_be_zero() -> None:
     variances[:, 0, 0, 0] = np.linspace(1e-15, 3e-15, COUNT) ** 2
     found = or_zero(Number(variances, NO_DOUBT, t)) / 0.0
     assert np.isinf(deviation(found.x))[0, 0].tolist() == [True, False]
+
+
+def test_a_variance_is_in_doubt_where_a_squared_difference_overflows() -> None:
+    t = Arithmetic(True, 1.0, np.random.default_rng(0))
+    rows = np.array([[0, 2.0**64, 0, 0], [2.0**62, 2.0**63, 2.0**63, 0], [2.0**62, 2.0**62, 2.0**63, 2.0**63]])
+    found = squared(Number(np.ones((1, 1, 3, 1)), NO_DOUBT, t), Number(rows.reshape(1, 1, 3, 4), NO_DOUBT, t), [3])
+    assert np.broadcast_to(found.doubt, (1, 3, 1)).ravel().tolist() == [True, True, False]
 
 
 def test_the_slope_of_gelu_has_limits() -> None:
