@@ -359,12 +359,11 @@ class Evaluator:
     def reduce(self, kind: str, modes: Sequence[str], value: Value) -> Value:
         if kind == "mean":
             return self.mean(modes, value)
-        if kind == "var":
-            # Moments of integers are floats; eager PyTorch rounds the result only.
+        if kind == "var":  # moments of integers are floats; eager PyTorch rounds the result only
             wide = self.apply("div", [replace(value, held=compute(value.type)), self.literal(1.0)])
             centred = self.apply("sub", [wide, self.mean(modes, wide)])
-            made = self.mean(modes, self.apply("mul", [centred] * 2))
-            return replace(made, number=squared(or_zero(made.number), wide.number, [_AXIS[mode] for mode in modes]))
+            made, axes = self.mean(modes, self.apply("mul", [centred] * 2)), [_AXIS[mode] for mode in modes]
+            return replace(made, number=squared(or_zero(made.number), wide.number, axes))
         number, dtype = self.reduced(value)
         shape = list(number.x.shape)
         for mode in modes:
