@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from evt.functions import TABLE
 from evt.ir.dag import TypedDag, below
-from evt.ir.dtype import B1, BF16, F16, F32, F64, I32, DType
+from evt.ir.dtype import B1, BF16, F16, F32, F64, I32, I64, DType
 from evt.ir.node import Acc, Apply, Cast, Const, Extent, Interleave, Load, Node, Pick, ReduceBlocks, Scale
 from evt.optimise.rewrite import TypedBuilder
 
@@ -225,6 +225,8 @@ def _held(dag: TypedDag, op: Node, node: int, operands: Sequence[DType | None]) 
             return None
         case Load(name):
             return value.dtype if dag.input[name].modes else None
+        case Cast() if operands == [None] and _is_narrowed(dag, node):
+            return None
         case Acc():
             operand = dag.operands[0].dtype
             if operand.is_float and operand.bits == 8:
@@ -236,6 +238,12 @@ def _held(dag: TypedDag, op: Node, node: int, operands: Sequence[DType | None]) 
             return _promoted([dtype for dtype in operands if dtype is not None])
         case _:
             return value.dtype
+
+
+def _is_narrowed(dag: TypedDag, node: int) -> bool:
+    """Return whether a cast is the part of a load that makes an i64 an i32, and not a part of the formula."""
+    load = dag[dag.arguments(node)[0]]
+    return isinstance(load, Load) and dag.input[load.name].dtype == I64
 
 
 def _promoted(types: Sequence[DType]) -> DType | None:

@@ -138,3 +138,31 @@ def test_one_value_a_batch_is_a_tensor() -> None:
     v = torch.randn(3, generator=torch.Generator().manual_seed(2)).half()
     op = evt.gemm("in v: f16[l]; D = mish(v) + 0*acc", numerics="eager")
     assert torch.equal(op(a, b, v=v), F.mish(v)[:, None, None].expand(3, 8, 16).float())
+
+
+@pytest.mark.parametrize("dtype", ["f32", "i32", "i64"])
+@pytest.mark.parametrize(
+    ("formula", "eager"),
+    [
+        ("count*1.5 - acc", lambda x, count: count * 1.5 - x),
+        ("(count - 1)**1.5 - acc", lambda x, count: (count - 1) ** 1.5 - x),
+        ("acc + sqrt(count + 4)", lambda x, count: x + (count + 4) ** 0.5),
+        ("acc*count/7", lambda x, count: x * count / 7),
+        ("where(acc > count - 0.9, acc, count)", lambda x, count: torch.where(x > count - 0.9, x, count)),
+    ],
+)
+def test_a_number_of_any_type_does_not_promote(dtype: str, formula: str, eager: Callable[[Tensor, int], Tensor]) -> None:
+    g = torch.Generator().manual_seed(3)
+    a, b = torch.randint(-8, 9, (8, 16), generator=g).half(), (torch.randint(-8, 9, (16, 64), generator=g) / 8).half()
+    op = evt.gemm(f"in count: {dtype}; out D: f32[m, n]; D = {formula}", numerics="eager")
+    assert torch.equal(op(a, b, count=5), eager(a @ b, 5).float())
+
+
+def test_a_cast_is_a_tensor() -> None:
+    """A cast in a formula has a say in the type, also one that changes no type."""
+    a, b = torch.ones(8, 8).half(), torch.full((8, 16), 0.1).half()
+    for dtype in ("i32", "i64"):
+        op = evt.gemm(f"in count: {dtype}; out D: f32[m, n]; D = i32(count)*1.1 - acc", numerics="eager")
+        expected = torch.full((), 5, dtype=torch.int32).reshape(1, 1) * 1.1 - a @ b
+        assert expected.dtype == torch.float32
+        assert torch.equal(op(a, b, count=5), expected)
