@@ -225,8 +225,8 @@ def _held(dag: TypedDag, op: Node, node: int, operands: Sequence[DType | None]) 
             return None
         case Load(name):
             return value.dtype if dag.input[name].modes else None
-        case Cast() if operands == [None] and _is_narrowed(dag, node):
-            return None
+        case Cast() if operands == [None] and dag.types[dag.arguments(node)[0]].dtype == I64:
+            return None  # a number of 64 bits is loaded as one of 32
         case Acc():
             operand = dag.operands[0].dtype
             if operand.is_float and operand.bits == 8:
@@ -238,12 +238,6 @@ def _held(dag: TypedDag, op: Node, node: int, operands: Sequence[DType | None]) 
             return _promoted([dtype for dtype in operands if dtype is not None])
         case _:
             return value.dtype
-
-
-def _is_narrowed(dag: TypedDag, node: int) -> bool:
-    """Return whether a cast is the part of a load that makes an i64 an i32, and not a part of the formula."""
-    load = dag[dag.arguments(node)[0]]
-    return isinstance(load, Load) and dag.input[load.name].dtype == I64
 
 
 def _promoted(types: Sequence[DType]) -> DType | None:
