@@ -40,7 +40,9 @@ _VIEWS: Sequence[Callable[[Value], Value]] = (
 )
 
 
-@pytest.mark.parametrize("name", _PRODUCTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ("conv1d", "conv3d") else ()) for name in _PRODUCTS]
+)
 def test_views_with_gaps(name: str) -> None:
     """Each view is of another product: PyTorch makes several views of one tensor from it, outside of the graph."""
     x_shape, w_shape, product = _PRODUCTS[name]
@@ -75,11 +77,7 @@ def _shared(tensors: Sequence[Value]) -> list[tuple[int, int, int]]:
 
 @pytest.mark.parametrize(
     ("name", "is_later"),
-    [
-        ("conv1d", False),
-        ("conv2d", True),
-        *(pytest.param(name, False, marks=pytest.mark.slow) for name in _PRODUCTS.keys() - {"conv1d"}),
-    ],
+    [("conv2d", True), *(pytest.param(name, False, marks=pytest.mark.slow) for name in _PRODUCTS)],
 )
 def test_results_share_memory_as_in_eager_mode(name: str, is_later: bool) -> None:
     """Products, views and copies are results; copies are written to. ``is_later`` adds an operator of Inductor's."""
